@@ -1,0 +1,43 @@
+"""Who may call: callers and token digests, compiled for one dictionary look-up per request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    name: str
+    project: str = ""
+    environment: str = ""
+    active: bool = True
+    allow: frozenset[str] = frozenset()
+    """Group names; holds `*` when every group is allowed."""
+    tags: frozenset[str] = frozenset()
+    see_routing: bool = False
+    """Answers name the serving target and the decision's mode in `x-pilotage-*` headers."""
+
+    def may_use(self, group: str) -> bool:
+        return group in self.allow or "*" in self.allow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    caller: Caller
+    shown: str
+    """The first 12 characters, by which people know it."""
+    digest: bytes
+    expires_at: float | None = None
+    """Unix seconds; `None`: never."""
+    revoked: bool = False
+    groups: frozenset[str] | None = None
+    """Narrower than the caller's; `None`: all that the caller may use."""
+
+    def may_use(self, group: str) -> bool:
+        return self.caller.may_use(group) and (self.groups is None or group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    version: int
+    tokens: Mapping[bytes, Token]
+    """By digest."""

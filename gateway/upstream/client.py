@@ -1,0 +1,53 @@
+"""The small protocol that every transport to a provider answers to."""
+
+from typing import Protocol
+
+import msgspec
+
+from routing.core.catalog import Provider
+
+Headers = list[tuple[bytes, bytes]]
+"""Names in lower case, values as on the wire, in order."""
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
+    provider: Provider
+    path: str
+    """Appended to the provider's base URL, query string included: `/chat/completions`."""
+    headers: Headers
+    """All but Host, Content-Length, Connection and the provider's credential and fixed headers, which the transport adds."""
+    body: bytes
+
+
+class UpstreamResponse(Protocol):
+    status: int
+    headers: Headers
+
+    async def receive(self, *, by: float) -> bytes:
+        """The next bytes of the body as they come; `b""` once at its end.
+
+        `by` is the event loop's clock (`loop.time()`): past it, `ResponseTimeout`. A body that ends early raises
+        `ConnectionLost`; one over `max_response_bytes` of a unary answer is the caller's to bound (`read`).
+        """
+        ...
+
+    async def read(self, *, by: float, limit: int) -> bytes:
+        """The whole rest of the body, at most `limit` bytes (`ResponseTooLarge`)."""
+        ...
+
+    def close(self) -> None:
+        """Ends the exchange at once, from any state; idempotent. A body not fully read closes the connection."""
+        ...
+
+
+class Transport(Protocol):
+    async def send(self, request: UpstreamRequest, *, connect_by: float, respond_by: float) -> UpstreamResponse:
+        """Sends one POST and returns when the response head has come. Never follows a redirect.
+
+        Cancelling this call closes the connection at once. Raises an `UpstreamError`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        ...

@@ -1,0 +1,48 @@
+"""What can go wrong on the way to a provider.
+
+UpstreamError
+├── AtCapacity           the provider's bound on connections is reached; nothing was sent
+├── ConnectError         refused, unreachable, DNS, TLS, address not allowed; nothing was sent
+├── ConnectTimeout       no connection within `connect_s`; nothing was sent
+├── ResponseTimeout      nothing (more) came before the caller's deadline
+├── ConnectionLost       reset or closed before the message was complete
+├── ProtocolError        not HTTP/1.1, or outside what it allows
+└── ResponseTooLarge     head, 1xx count or body over the bound
+"""
+
+
+class UpstreamError(Exception):
+    """Any failure of one attempt below the meaning of the answer."""
+
+    code = "upstream_error"
+    is_timeout = False
+
+
+class AtCapacity(UpstreamError):
+    code = "at_capacity"
+
+
+class ConnectError(UpstreamError):
+    code = "upstream_connect_error"
+
+
+class ConnectTimeout(UpstreamError):
+    code = "upstream_connect_timeout"
+    is_timeout = True
+
+
+class ResponseTimeout(UpstreamError):
+    code = "upstream_timeout"
+    is_timeout = True
+
+
+class ConnectionLost(UpstreamError):
+    code = "upstream_connection_lost"
+
+
+class ProtocolError(UpstreamError):
+    code = "upstream_protocol_error"
+
+
+class ResponseTooLarge(UpstreamError):
+    code = "upstream_response_too_large"

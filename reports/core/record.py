@@ -1,0 +1,129 @@
+"""The lines of the spool: an intent before the first upstream call, an end after the exchange. Scalars only, no prompt text."""
+
+import msgspec
+
+VERSION = 1
+
+
+class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="intent"):
+    """Written before the first upstream call: an exchange whose process dies still leaves a trace."""
+
+    v: int = VERSION
+    id: str
+    """The exchange's id, which the client sees as `x-request-id`."""
+    at: float
+    """Unix seconds, to the microsecond."""
+    caller: str
+    project: str
+    environment: str
+    token: str
+    """First 12 characters."""
+    group: str
+    dialect: str
+    stream: bool
+    revision: int
+    target: str
+    input_tokens_estimated: int
+
+
+class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    provider: str
+    model: str
+    outcome: str
+    status: int | None
+    """The provider's status; `None`: none came."""
+    error_code: str | None
+    started_ms: float
+    """From the exchange's start."""
+    duration_ms: float
+    first_content_ms: float | None
+    """From this attempt's start."""
+    retry_after_s: float | None = None
+
+
+class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    rank: int
+    weight: float
+    dynamic: float | None
+    contrasted: float | None
+    final: float | None
+    confidence: float
+    observations: float
+    in_flight: int
+    overdue: int
+    in_band: bool
+    scores: list[tuple[str, float | None, float, str | None]]
+    """Name, raw value, value in [0, 1], flag."""
+    terms: list[tuple[str, float, float, int, str | None]]
+    """Name, value, share, preferred tags, flag."""
+
+
+class ExclusionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
+    stage: str
+    reason: str
+    detail: str
+
+
+class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end", omit_defaults=True):
+    v: int
+    id: str
+    at: float
+    """Unix seconds of the exchange's start."""
+    caller: str
+    project: str
+    environment: str
+    token: str
+    endpoint: str
+    """`chat`, `messages`, `count_tokens`."""
+    group: str
+    dialect: str
+    stream: bool
+    revision: int
+    status: int
+    """As the client got it; 499: the client left before one."""
+    outcome: str
+    """`success`, `refused`, `upstream_failed`, `upstream_truncated`, `client_cancelled`, `internal_error`."""
+    error_code: str | None = None
+    duration_ms: float
+    first_content_ms: float | None = None
+    request_bytes: int = 0
+    response_bytes: int = 0
+    strategy: str | None = None
+    mode: str | None = None
+    affinity: str | None = None
+    propensity: float | None = None
+    tie_break: str | None = None
+    matched_terms: list[str] = []
+    flags: list[str] = []
+    target: str | None = None
+    """That served, or was tried last."""
+    provider: str | None = None
+    model: str | None = None
+    attempts: list[AttemptRecord] = []
+    candidates: list[CandidateRecord] = []
+    exclusions: list[ExclusionRecord] = []
+    input_tokens_estimated: int = 0
+    output_cap: int | None = None
+    tool_count: int = 0
+    image_count: int = 0
+    complexity: float = 0.0
+    prompt_features: list[str] = []
+    input_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    usage_quality: str = "missing"
+    """`reported`, `estimated`, `inconsistent`, `missing`."""
+    terminal_marker: str | None = None
+    """`received`, `synthesized`, or `None` for a unary or broken answer."""
+    input_price: int | None = None
+    """Micro-dollars per million tokens at admission; `None`: unknown. So are the next four."""
+    output_price: int | None = None
+    cached_input_price: int | None = None
+    cache_write_price: int | None = None
+    cache_write_1h_price: int | None = None
