@@ -1,0 +1,508 @@
+"""The process settings: one table of environment variables, read and checked in one pass.
+
+`Environment` is the table and the result at once: a field is a variable, with its kind, default, bounds and meaning.
+`read` reports every bad variable together, and `docs/settings.md` is held against `SETTINGS` by a test.
+"""
+
+# ruff: noqa: RUF009 - the rows of the table are dataclass fields made by `_variable`
+import contextlib
+import hashlib
+import hmac
+import math
+import os
+import re
+import secrets
+import zoneinfo
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+MIB = 1024 * 1024
+
+
+class BadEnvironment(ValueError):
+    """Names every variable that cannot be used and what it may be, one a line. `problems` holds the lines."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("Pilotage cannot start with these settings:\n" + "\n".join(f"  {line}" for line in problems))
+        self.problems = problems
+
+
+class Kind(Protocol):
+    @property
+    def bounds(self) -> str:
+        """What a value may be, in words."""
+        ...
+
+    def read(self, text: str) -> Any:
+        """The value of a text that is not empty. Raises `ValueError` for any other than `bounds` says."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table."""
+
+    name: str
+    kind: Kind
+    default: str
+    """As it would stand in the environment; empty: none."""
+    meaning: str
+
+    @property
+    def bounds(self) -> str:
+        return self.kind.bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    bounds: str = "any text"
+
+    def read(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class SecretText:
+    """A secret that is long enough to be one."""
+
+    at_least: int = 32
+
+    @property
+    def bounds(self) -> str:
+        return f"{self.at_least} characters or more"
+
+    def read(self, text: str) -> str:
+        if len(text) < self.at_least:
+            raise ValueError
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Seconds, shares and the like: a decimal number within inclusive bounds."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+    @property
+    def bounds(self) -> str:
+        return f"a number from {self.low:g} to {self.high:g}" + (f" ({self.unit})" if self.unit else "")
+
+    def read(self, text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value) or not self.low <= value <= self.high or "_" in text:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    low: int
+    high: int
+
+    @property
+    def bounds(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+    def read(self, text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) or not self.low <= (value := int(text)) <= self.high:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    low: int
+    high: int
+
+    @property
+    def bounds(self) -> str:
+        return f"bytes from {self.low} to {self.high}, as a whole number or with KiB, MiB or GiB behind it"
+
+    def read(self, text: str) -> int:
+        found = re.fullmatch(r"([0-9]{1,18}) ?(KiB|MiB|GiB)?", text, re.ASCII)
+        if found is None:
+            raise ValueError
+        value = int(found[1]) * {None: 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}[found[2]]
+        if not self.low <= value <= self.high:
+            raise ValueError
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    bounds: str = "1 or 0 (also true, false, yes, no, on, off)"
+
+    def read(self, text: str) -> bool:
+        return {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }[text.lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    words: tuple[str, ...]
+
+    @property
+    def bounds(self) -> str:
+        return "one of " + ", ".join(self.words)
+
+    def read(self, text: str) -> str:
+        return {word.lower(): word for word in self.words}[text.lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    bounds: str = (
+        "host names separated by commas, without scheme or port; .example.com for every name below it; * for any"
+    )
+
+    def read(self, text: str) -> tuple[str, ...]:
+        hosts = _listed(text)
+        if not hosts or not all(
+            re.fullmatch(r"\*|\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]", h) for h in hosts
+        ):
+            raise ValueError
+        return hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    bounds: str = "origins separated by commas, each with its scheme: https://pilotage.example.com"
+
+    def read(self, text: str) -> tuple[str, ...]:
+        origins = _listed(text)
+        if not origins or not all(re.fullmatch(r"https?://(\*\.)?[^\s/?#@*]+", origin) for origin in origins):
+            raise ValueError
+        return origins
+
+
+@dataclass(frozen=True, slots=True)
+class TimeZone:
+    bounds: str = "a name of the time zone database, such as Europe/Paris"
+
+    def read(self, text: str) -> str:
+        try:
+            return zoneinfo.ZoneInfo(text).key
+        except (zoneinfo.ZoneInfoNotFoundError, OSError) as error:
+            raise ValueError from error
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Relative to the working directory of the process; the value is absolute."""
+
+    bounds: str = "a directory, made when it is missing"
+
+    def read(self, text: str) -> Path:
+        return Path(text).expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteFile:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresServer:
+    host: str
+    """Empty: the local socket that the client library knows. A path: the directory of the socket."""
+    port: int | None
+    user: str
+    password: str = field(repr=False)
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Connection parameters of the client library, as given behind `?`."""
+
+
+Database = SqliteFile | PostgresServer
+
+POSTGRES_OPTIONS = frozenset(
+    {
+        "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding", "connect_timeout", "application_name",
+        "target_session_attrs", "host", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+        "tcp_user_timeout",
+    }
+)  # fmt: skip
+"""What may stand behind `?`: connection and TLS, nothing that changes how statements behave."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseUrl:
+    bounds: str = (
+        "sqlite:///relative/path, sqlite:////absolute/path or postgres://user:password@host:port/name?sslmode=require"
+    )
+
+    def read(self, text: str) -> Database:
+        url = urlsplit(text)
+        if url.fragment or re.search(r"\s", text):
+            raise ValueError
+        if url.scheme == "sqlite":
+            path = unquote(url.path.removeprefix("/"))
+            if url.netloc or url.query or not path or path.endswith("/") or path == ":memory:":
+                raise ValueError
+            return SqliteFile(path=Path(path).absolute())
+        if url.scheme not in ("postgres", "postgresql"):
+            raise ValueError
+        name = unquote(url.path.removeprefix("/"))
+        given = parse_qsl(url.query, keep_blank_values=True, strict_parsing=True) if url.query else []
+        options = dict(given)
+        if not name or "/" in name or len(options) != len(given) or not POSTGRES_OPTIONS.issuperset(options):
+            raise ValueError
+        socket_folder = options.pop("host", "")
+        if socket_folder and (url.hostname or not socket_folder.startswith("/")):
+            raise ValueError
+        return PostgresServer(
+            host=socket_folder or unquote(url.hostname or ""),
+            port=url.port,
+            user=unquote(url.username or ""),
+            password=unquote(url.password or ""),
+            name=name,
+            options=options,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    bounds: str = "redis://:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket"
+
+    def read(self, text: str) -> str:
+        url = urlsplit(text)
+        if url.fragment or re.search(r"\s", text):
+            raise ValueError
+        if url.scheme == "unix":
+            if url.hostname or len(url.path) < 2:
+                raise ValueError
+        elif url.scheme not in ("redis", "rediss") or not url.hostname or not re.fullmatch(r"(/[0-9]{0,4})?", url.path):
+            raise ValueError
+        _ = url.port
+        return text
+
+
+def _variable(name: str, kind: Kind, default: str, meaning: str, *, secret: bool = False) -> Any:
+    return field(repr=not secret, metadata={"setting": Setting(name, kind, default, meaning)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the operator set, checked. Each field's variable, bounds and meaning stand in its row."""
+
+    data_dir: Path = _variable(
+        "PILOTAGE_DATA_DIR",
+        Folder(),
+        "./var",
+        "Where everything that Pilotage writes goes: the SQLite file, the spool, the last good configuration and "
+        "generated secrets.",
+    )
+    database: Database | None = _variable(
+        "DATABASE_URL",
+        DatabaseUrl(),
+        "",
+        "The database. Without it a SQLite file `pilotage.sqlite3` in the data directory.",
+        secret=True,
+    )
+    redis_url: str | None = _variable(
+        "REDIS_URL", RedisUrl(), "", "Redis. Checked but not used by this release.", secret=True
+    )
+    secret_key: str | None = _variable(
+        "PILOTAGE_SECRET_KEY",
+        SecretText(),
+        "",
+        "What sessions and forms are signed with, through one derived key per purpose. Without it one is made once in "
+        "the data directory; several machines must share one.",
+        secret=True,
+    )
+    token_pepper: str | None = _variable(
+        "PILOTAGE_TOKEN_PEPPER",
+        SecretText(),
+        "",
+        "The key of the digests that tokens are stored as. Without it one is made once in the data directory; several "
+        "machines must share one. Changing it makes every token invalid.",
+        secret=True,
+    )
+    allowed_hosts: tuple[str, ...] = _variable(
+        "PILOTAGE_ALLOWED_HOSTS",
+        Hosts(),
+        "localhost,127.0.0.1,[::1]",
+        "Host names under which the admin and the other pages answer. `/v1/` answers under every name.",
+    )
+    csrf_trusted_origins: tuple[str, ...] = _variable(
+        "PILOTAGE_CSRF_TRUSTED_ORIGINS",
+        Origins(),
+        "",
+        "Further origins from which forms may be sent: needed behind a proxy that ends TLS.",
+    )
+    secure_cookies: bool = _variable(
+        "PILOTAGE_SECURE_COOKIES",
+        Flag(),
+        "0",
+        "Send the session and form cookies over HTTPS only. Set it wherever the admin is under HTTPS.",
+    )
+    trust_forwarded_proto: bool = _variable(
+        "PILOTAGE_TRUST_FORWARDED_PROTO",
+        Flag(),
+        "0",
+        "Believe `X-Forwarded-Proto`. Only behind a proxy that always sets it itself.",
+    )
+    hsts_seconds: int = _variable(
+        "PILOTAGE_HSTS_SECONDS",
+        Integer(0, 63_072_000),
+        "0",
+        "How long browsers shall insist on HTTPS (`Strict-Transport-Security`). 0: the header is not sent.",
+    )
+    session_seconds: int = _variable(
+        "PILOTAGE_SESSION_SECONDS", Integer(60, 31_536_000), "43200", "How long a login to the admin lasts."
+    )
+    time_zone: str = _variable(
+        "PILOTAGE_TIME_ZONE", TimeZone(), "UTC", "The zone in which pages show times and days begin."
+    )
+    log_level: str = _variable(
+        "PILOTAGE_LOG_LEVEL",
+        OneOf(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")),
+        "INFO",
+        "The least severe log line that is written.",
+    )
+    debug: bool = _variable(
+        "PILOTAGE_DEBUG", Flag(), "0", "Show tracebacks and settings in the browser. Never where others can reach it."
+    )
+    database_wait_seconds: float = _variable(
+        "PILOTAGE_DATABASE_WAIT_SECONDS",
+        Number(0.1, 300, "seconds"),
+        "20",
+        "How long a statement waits for a locked SQLite file, and connecting to PostgreSQL may take.",
+    )
+    poll_seconds: float = _variable(
+        "PILOTAGE_POLL_SECONDS",
+        Number(0.05, 1.5, "seconds"),
+        "0.5",
+        "How often a process looks for a new Revision and for changed callers and tokens. A revoked token is refused "
+        "after this time at the latest, plus the time of the query.",
+    )
+    max_request_bytes: int = _variable(
+        "PILOTAGE_MAX_REQUEST_BYTES",
+        Bytes(1024, 1024 * MIB),
+        "32MiB",
+        "The longest request body under `/v1/`; a longer one is answered 413.",
+    )
+    max_in_flight: int = _variable(
+        "PILOTAGE_MAX_IN_FLIGHT",
+        Integer(1, 100_000),
+        "1024",
+        "Requests under `/v1/` that one process works on at a time; a further one is answered 503 at once.",
+    )
+    head_seconds: float = _variable(
+        "PILOTAGE_HEAD_SECONDS",
+        Number(0.1, 300, "seconds"),
+        "10",
+        "How long a client may take to send its request line and headers.",
+    )
+    min_body_bytes_per_second: int = _variable(
+        "PILOTAGE_MIN_BODY_BYTES_PER_SECOND",
+        Integer(0, 1_000_000_000),
+        "1024",
+        "The slowest a client may send its body, over the time it has taken so far. 0: as slow as it likes.",
+    )
+    write_stall_seconds: float = _variable(
+        "PILOTAGE_WRITE_STALL_SECONDS",
+        Number(0.1, 3600, "seconds"),
+        "60",
+        "How long a client may read nothing of an answer before it is cut off.",
+    )
+    drain_seconds: float = _variable(
+        "PILOTAGE_DRAIN_SECONDS",
+        Number(0, 86_400, "seconds"),
+        "300",
+        "How long running answers may go on after SIGTERM before they are ended with an error.",
+    )
+    spool_file_bytes: int = _variable(
+        "PILOTAGE_SPOOL_FILE_BYTES",
+        Bytes(64 * 1024, 1024 * MIB),
+        "64MiB",
+        "The size at which a process begins a new file of records.",
+    )
+    spool_max_bytes: int = _variable(
+        "PILOTAGE_SPOOL_MAX_BYTES",
+        Bytes(MIB, 1024 * 1024 * MIB),
+        "1GiB",
+        "What the records that wait on disk may take in all; beyond it new records are dropped and counted.",
+    )
+
+
+SETTINGS: tuple[Setting, ...] = tuple(f.metadata["setting"] for f in fields(Environment))
+
+
+def read(environ: Mapping[str, str]) -> Environment:
+    """Every setting of `environ`, defaults filled in; a variable that is empty counts as absent.
+
+    Raises `BadEnvironment` with all problems at once. Touches no disk.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for row in fields(Environment):
+        setting: Setting = row.metadata["setting"]
+        text = environ.get(setting.name, "").strip() or setting.default
+        try:
+            values[row.name] = setting.kind.read(text) if text else _nothing(row.name)
+        except (ValueError, KeyError):
+            problems.append(f"{setting.name}: {_shown(setting, text)} is not allowed; expected {setting.bounds}")
+    if not problems and values["spool_max_bytes"] < values["spool_file_bytes"]:
+        problems.append("PILOTAGE_SPOOL_MAX_BYTES: must not be less than PILOTAGE_SPOOL_FILE_BYTES")
+    if problems:
+        raise BadEnvironment(problems)
+    return Environment(**values)
+
+
+def derived_key(secret: str, purpose: str) -> bytes:
+    """32 bytes that are good for one purpose only: knowing one tells nothing of another."""
+    return hmac.digest(secret.encode(), f"pilotage/{purpose}".encode(), hashlib.sha256)
+
+
+def kept_secret(path: Path) -> str:
+    """The secret in a file, made there first when the file is missing: 64 hexadecimal digits, mode 0600.
+
+    Processes that start together all return the one that was first: the file appears complete, under its name, once.
+    Raises `OSError`, and `ValueError` for a file that holds no secret.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        own = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):  # another process was first: its secret is the one
+                os.link(own, path)
+        finally:
+            own.unlink()
+    text = path.read_text().strip()
+    if len(text) < 32:
+        raise ValueError(f"{path} holds no secret")
+    return text
+
+
+def _nothing(name: str) -> tuple[()] | None:
+    return () if name == "csrf_trusted_origins" else None
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _shown(setting: Setting, text: str) -> str:
+    """The bad value, unless it may hold a secret."""
+    if isinstance(setting.kind, SecretText | DatabaseUrl | RedisUrl):
+        return "the value"
+    return repr(text if len(text) <= 80 else text[:77] + "...")

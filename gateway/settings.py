@@ -1,0 +1,205 @@
+"""Django's settings, all of them from `gateway.env`. Importing this makes the data directory and its secrets."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from django.urls import reverse_lazy
+
+from gateway import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+try:
+    PILOTAGE = env.read(os.environ)
+except env.BadEnvironment as error:
+    raise SystemExit(str(error)) from None
+
+try:
+    PILOTAGE.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _secret = PILOTAGE.secret_key or env.kept_secret(PILOTAGE.data_dir / "secret_key")
+    _pepper = PILOTAGE.token_pepper or env.kept_secret(PILOTAGE.data_dir / "token_pepper")
+except (OSError, ValueError) as error:
+    raise SystemExit(f"Pilotage cannot start: PILOTAGE_DATA_DIR {PILOTAGE.data_dir} cannot be used: {error}") from None
+
+SECRET_KEY = env.derived_key(_secret, "django").hex()
+TOKEN_PEPPER = env.derived_key(_pepper, "token-digest")
+
+DEBUG = PILOTAGE.debug
+ALLOWED_HOSTS = list(PILOTAGE.allowed_hosts)
+CSRF_TRUSTED_ORIGINS = list(PILOTAGE.csrf_trusted_origins)
+
+INSTALLED_APPS = [
+    "daphne",  # before staticfiles: `runserver` then serves the ASGI application
+    "unfold",  # before the admin, whose templates it replaces
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "gateway",
+    "routing",
+    "accounts",
+    "reports",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+ROOT_URLCONF = "gateway.urls"
+ASGI_APPLICATION = "gateway.asgi.application"
+
+
+def _database(chosen: env.Database, wait_seconds: float) -> dict[str, Any]:
+    if isinstance(chosen, env.SqliteFile):
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": chosen.path,
+            "OPTIONS": {
+                # The gateway, the admin and later the worker write to one file: readers never wait (WAL), a writer
+                # takes its place at the start of a transaction and waits for it, so none fails half-way.
+                "transaction_mode": "IMMEDIATE",
+                "timeout": wait_seconds,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
+            },
+            # On disk, so that threads of one test see one database.
+            "TEST": {"NAME": chosen.path.with_name("test.sqlite3")},
+        }
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": chosen.host,
+        "PORT": "" if chosen.port is None else chosen.port,
+        "USER": chosen.user,
+        "PASSWORD": chosen.password,
+        "NAME": chosen.name,
+        "OPTIONS": {"connect_timeout": max(1, round(wait_seconds)), **chosen.options},
+    }
+
+
+DATABASES = {
+    "default": _database(
+        PILOTAGE.database or env.SqliteFile(path=PILOTAGE.data_dir / "pilotage.sqlite3"), PILOTAGE.database_wait_seconds
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = PILOTAGE.time_zone
+
+STATIC_URL = "static/"
+
+LOGIN_URL = "admin:login"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+SESSION_COOKIE_AGE = PILOTAGE.session_seconds
+SESSION_COOKIE_NAME = "pilotage_session"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PILOTAGE.secure_cookies
+CSRF_COOKIE_NAME = "pilotage_csrf"
+SECURE_HSTS_SECONDS = PILOTAGE.hsts_seconds
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PILOTAGE.trust_forwarded_proto else None
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
+"""A group's page sends some thirty fields for every target."""
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"json": {"()": "gateway.logs.JsonLines"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"},
+    },
+    "root": {"handlers": ["stderr"], "level": PILOTAGE.log_level},
+    "loggers": {
+        "django": {"handlers": [], "level": "NOTSET", "propagate": True},
+        # Request lines of the servers and pages that were not found: the one line per exchange is ours.
+        "django.request": {"level": "ERROR"},
+        "django.server": {"handlers": [], "level": "WARNING", "propagate": True},
+        "django.channels.server": {"level": "WARNING"},
+        "daphne": {"level": "WARNING"},
+        "uvicorn.access": {"level": "WARNING"},
+        "asyncio": {"level": "WARNING"},
+        # Statements hold values, also of columns that no log may show.
+        "django.db.backends": {"level": "INFO"},
+    },
+}
+
+
+def _page(title: str, icon: str, model: str) -> dict[str, Any]:
+    """A link of the sidebar, shown to those who may see the model's list."""
+    app, name = model.split(".")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app}_{name}_changelist"),
+        "permission": lambda request: request.user.has_perm(f"{app}.view_{name}"),
+    }
+
+
+UNFOLD = {
+    "SITE_TITLE": "Pilotage",
+    "SITE_HEADER": "Pilotage",
+    "SITE_SYMBOL": "alt_route",
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "SIDEBAR": {
+        "show_search": False,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "title": "Routing",
+                "items": [
+                    _page("Model groups", "hub", "routing.modelgroup"),
+                    _page("Providers", "cloud", "routing.provider"),
+                    _page("Provider models", "deployed_code", "routing.providermodel"),
+                ],
+            },
+            {
+                "title": "Access",
+                "items": [
+                    _page("Callers", "groups", "accounts.caller"),
+                    _page("Tokens", "key", "accounts.token"),
+                ],
+            },
+            {
+                "title": "System",
+                "items": [
+                    _page("Revisions", "history", "gateway.revision"),
+                    _page("Users", "person", "auth.user"),
+                ],
+            },
+        ],
+    },
+}

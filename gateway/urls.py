@@ -1,0 +1,13 @@
+"""The pages that Django serves. `/v1/`, `/healthz`, `/readyz` and `HEAD /` never come here: see `gateway.asgi`."""
+
+from django.contrib import admin
+from django.urls import path
+from django.views.generic import RedirectView
+
+from gateway.statics import static_file
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("admin/", admin.site.urls),
+    path("static/<path:name>", static_file, name="static"),
+]

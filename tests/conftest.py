@@ -1,0 +1,16 @@
+"""A Django of its own for the tests: a fresh data directory, and nothing of the developer's environment."""
+
+import os
+import tempfile
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits what its parent set here
+    for name in [name for name in os.environ if name.startswith("PILOTAGE_")]:
+        del os.environ[name]
+    os.environ.pop("DATABASE_URL", None)
+    os.environ.pop("REDIS_URL", None)
+    os.environ["PILOTAGE_DATA_DIR"] = tempfile.mkdtemp(prefix="pilotage-tests-")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
+
+import django
+
+django.setup()
