@@ -38,6 +38,13 @@ class NotYet:
     unless: object = None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenFieldsOf:
+    """No key of the file: the reader puts here the names of those fields of `kind` that the file gives."""
+
+    kind: type
+
+
 NAME = Matches(r"[a-z0-9][a-z0-9._-]{0,63}", "1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit")
 NON_NEGATIVE = Within(0)
 AT_LEAST_ONE = Within(1)
@@ -168,7 +175,7 @@ class Target(ModelFields):
     max_in_flight: Count | None = None
     """Per process; `None`: only the provider's bound."""
     bridges: Annotated[Mapping[str, object], NotYet()] = field(default_factory=dict)
-    overrides: frozenset[str] = frozenset()
+    overrides: Annotated[frozenset[str], GivenFieldsOf(ModelFields)] = frozenset()
     """Names of the ModelFields that the file gives here. Filled by the reader, not a key of the file."""
 
 
