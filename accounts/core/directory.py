@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from accounts.core.errors import Unauthenticated
+from accounts.core.secret import LENGTH, digest_of, well_formed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -41,3 +44,27 @@ class Directory:
     version: int
     tokens: Mapping[bytes, Token]
     """By digest."""
+
+
+def find(directory: Directory, secret: bytes | str, pepper: bytes, now: float) -> Token:
+    """The Token that a client presented, good at `now` (Unix seconds). Raises `Unauthenticated` for anything else.
+
+    Text that is no token is told by its checksum, before any digest. The comparison needs no constant time: what is
+    looked up is the keyed digest, of which a client can learn nothing by trying.
+    """
+    if len(secret) != LENGTH:
+        raise Unauthenticated("malformed")
+    if isinstance(secret, str):
+        secret = secret.encode("utf-8", "surrogatepass")
+    if not well_formed(secret):
+        raise Unauthenticated("malformed")
+    token = directory.tokens.get(digest_of(secret, pepper))
+    if token is None:
+        raise Unauthenticated("unknown")
+    if token.revoked:
+        raise Unauthenticated("revoked")
+    if token.expires_at is not None and now >= token.expires_at:
+        raise Unauthenticated("expired")
+    if not token.caller.active:
+        raise Unauthenticated("inactive")
+    return token
