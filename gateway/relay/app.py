@@ -1,0 +1,235 @@
+"""The ASGI callable for `/v1/`, `/healthz` and `/readyz`: one process's relay and its routes."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+from urllib.parse import unquote
+
+import msgspec
+
+from accounts.core.directory import Token
+from gateway.dialects import anthropic_messages, openai_chat
+from gateway.dialects.neutral import DialectModule
+from gateway.relay.attempt import RetryBudget
+from gateway.relay.catalogue import model, models
+from gateway.relay.exchange import Endpoint, Exchange, authenticate
+from gateway.relay.messages import JSON, Header, Receive, Scope, Send, answer
+from gateway.relay.recording import log_line
+from gateway.relay.refusals import Refusal
+from gateway.snapshot import Snapshot
+from gateway.upstream.client import Transport
+from reports.core.record import EndRecord, IntentRecord
+from routing.core.affinity import Pins
+from routing.core.catalog import Catalog, Provider
+from routing.core.observations import Observations
+
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": Endpoint(
+        "chat", openai_chat.DIALECT, openai_chat.DIALECT.PATH, openai_chat.DIALECT.decode, False
+    ),
+    "/v1/messages": Endpoint(
+        "messages",
+        anthropic_messages.DIALECT,
+        anthropic_messages.DIALECT.PATH,
+        anthropic_messages.DIALECT.decode,
+        True,
+    ),
+    "/v1/messages/count_tokens": Endpoint(
+        "count_tokens",
+        anthropic_messages.DIALECT,
+        anthropic_messages.COUNT_PATH,
+        anthropic_messages.decode_count,
+        True,
+    ),
+}
+
+MODELS = "/v1/models"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RecordSink(Protocol):
+    """Where records go; the spool."""
+
+    def intent(self, record: IntentRecord) -> None: ...
+    def end(self, record: EndRecord) -> None: ...
+
+
+class LineSink(Protocol):
+    """Where log lines go; never blocks."""
+
+    def write(self, line: bytes) -> None: ...
+
+
+class Relay:
+    """What the exchanges of one process share."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Snapshot,
+        observations: Observations,
+        pins: Pins,
+        transport: Transport,
+        spool: RecordSink,
+        lines: LineSink,
+        pepper: bytes,
+        max_request_bytes: int,
+        max_in_flight: int,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`clock`: monotonic seconds. `wall`: Unix seconds. `draining`: the process was told to stop."""
+        self.snapshot = snapshot
+        self.observations = observations
+        self.pins = pins
+        self.transport = transport
+        self.spool = spool
+        self.pepper = pepper
+        self.max_request_bytes = max_request_bytes
+        self.max_in_flight = max_in_flight
+        self.clock = clock
+        self.wall = wall
+        self.draining = draining
+        self.in_flight = 0
+        self._lines = lines
+        self._budgets: dict[str, RetryBudget] = {}
+        self._fixed: dict[str, tuple[Provider, frozenset[bytes]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is None and path.endswith("/"):
+            path = path.rstrip("/") or "/"
+            endpoint = ENDPOINTS.get(path)
+        id = new_id()
+        if endpoint is None or scope["method"] != "POST":
+            return await self._other(scope, send, path, endpoint, id)
+        if self.in_flight >= self.max_in_flight:
+            return await self._refuse(Refusal("overloaded", retry_after_s=1), endpoint.dialect, send, id)
+        self.in_flight += 1
+        try:
+            await Exchange(self, endpoint, scope, receive, send, id).run()
+        finally:
+            self.in_flight -= 1
+
+    # -- what an exchange needs of its process
+
+    def tell(self, record: EndRecord) -> None:
+        self.spool.end(record)
+        self._lines.write(_encode(log_line(record)))
+
+    def retry_budget(self, group: str) -> RetryBudget:
+        budget = self._budgets.get(group)
+        if budget is None:
+            budget = self._budgets[group] = RetryBudget(now=self.clock())
+        return budget
+
+    def fixed_headers(self, provider: Provider) -> frozenset[bytes]:
+        """Lower-case names of the fields that the provider's configuration sets."""
+        known = self._fixed.get(provider.name)
+        if known is None or known[0] is not provider:
+            known = (provider, frozenset(name.lower().encode() for name, _ in provider.headers))
+            self._fixed[provider.name] = known
+        return known[1]
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """A short task beside an exchange, kept alive until it ends."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- everything but the POST routes
+
+    async def _other(self, scope: Scope, send: Send, path: str, endpoint: Endpoint | None, id: str) -> None:
+        method: str = scope["method"]
+        dialect = endpoint.dialect if endpoint is not None else _dialect_of(path, scope["headers"])
+        handler, allowed = self._get_handler(path), "GET, HEAD"
+        if endpoint is not None:
+            allowed = "POST"
+        elif handler is None:
+            hint = " Is the base URL one `/v1` too long?" if path.startswith("/v1/v1/") else ""
+            return await self._refuse(
+                Refusal("not_found", f"There is no {method} {path[:200]}.{hint}"), dialect, send, id, method=method
+            )
+        if method == "OPTIONS":
+            headers: list[Header] = [(b"allow", f"{allowed}, OPTIONS".encode()), (b"x-request-id", id.encode())]
+            return await answer(send, 204, headers, b"")
+        if handler is None or method not in ("GET", "HEAD"):
+            refusal = Refusal(
+                "method_not_allowed",
+                f"{path} does not serve {method}; it serves {allowed}.",
+                headers=((b"allow", f"{allowed}, OPTIONS".encode()),),
+            )
+            return await self._refuse(refusal, dialect, send, id, method=method)
+        try:
+            status, body = handler(scope)
+        except Refusal as refusal:
+            return await self._refuse(refusal, dialect, send, id, method=method)
+        headers = [JSON, (b"x-request-id", id.encode())]
+        await answer(send, status, headers, _encode(body), head_only=method == "HEAD")
+        return None
+
+    def _get_handler(self, path: str) -> "Callable[[Scope], tuple[int, object]] | None":
+        if path == MODELS:
+            return self._models
+        if path.startswith(MODELS + "/"):
+            return self._model
+        if path == "/healthz":
+            return lambda scope: (200, {"status": "ok"})
+        if path == "/readyz":
+            return self._ready
+        if path == "/":
+            return lambda scope: (200, {"service": "pilotage"})
+        return None
+
+    def _ready(self, scope: Scope) -> tuple[int, object]:
+        if self.draining():
+            return 503, {"status": "draining"}
+        if not self.snapshot.ready:
+            return 503, {"status": "loading"}
+        assert self.snapshot.catalog is not None
+        return 200, {"status": "ready", "revision": self.snapshot.catalog.revision}
+
+    def _models(self, scope: Scope) -> tuple[int, object]:
+        catalog, token = self._reader(scope)
+        return 200, models(catalog, token)
+
+    def _model(self, scope: Scope) -> tuple[int, object]:
+        catalog, token = self._reader(scope)
+        name = unquote(scope["path"][len(MODELS) + 1 :].rstrip("/"))
+        found = model(catalog, token, name)
+        if found is None:
+            raise Refusal("model_not_found", f"There is no model group {name[:100]!r} for this token.", param="model")
+        return 200, found
+
+    def _reader(self, scope: Scope) -> tuple[Catalog, Token]:
+        catalog, directory = self.snapshot.catalog, self.snapshot.directory
+        if catalog is None or directory is None:
+            raise Refusal("not_ready", retry_after_s=1)
+        return catalog, authenticate(
+            directory, scope["headers"], api_key_first=False, pepper=self.pepper, wall=self.wall()
+        )
+
+    async def _refuse(
+        self, refusal: Refusal, dialect: DialectModule, send: Send, id: str, *, method: str = "POST"
+    ) -> None:
+        headers, body = refusal.render(dialect, id)
+        await answer(send, refusal.status, headers, body, head_only=method == "HEAD")
+
+
+def new_id() -> str:
+    """An exchange's id: 128 random bits."""
+    return "req_" + os.urandom(16).hex()
+
+
+def _dialect_of(path: str, headers: list[Header]) -> DialectModule:
+    """The dialect of an error outside a dialect's own paths."""
+    if path.startswith("/v1/messages"):
+        return anthropic_messages.DIALECT
+    if not path.startswith("/v1/chat") and any(name == b"anthropic-version" for name, _ in headers):
+        return anthropic_messages.DIALECT
+    return openai_chat.DIALECT

@@ -1,0 +1,687 @@
+"""One client request and its whole answer: from the caller's token to the record of what happened."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from accounts.core.directory import Directory, Token, find
+from accounts.core.errors import Unauthenticated
+from gateway.dialects import anthropic_messages
+from gateway.dialects.neutral import BadRequest, Call, DialectModule, MalformedAnswer, Usage
+from gateway.dialects.shape import shape_of
+from gateway.relay.attempt import (
+    MAX_ERROR_BYTES,
+    AttemptFailed,
+    failure_of,
+    failure_of_status,
+    malformed,
+)
+from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
+from gateway.relay.messages import JSON, BodyTooLarge, ClientLeft, Header, Receive, Scope, Send, answer, read_body
+from gateway.relay.recording import end_record, intent_record
+from gateway.relay.refusals import Refusal
+from gateway.relay.stream import Downstream, StreamBroken
+from gateway.upstream.client import Headers, UpstreamRequest
+from gateway.upstream.errors import UpstreamError
+from reports.core.record import AttemptRecord
+from routing.core.catalog import Catalog, Group, Provider, Target
+from routing.core.decide import decide
+from routing.core.decision import Decision
+from routing.core.observations import Running
+from routing.core.shape import RequestShape
+from routing.core.stats import Outcome
+
+if TYPE_CHECKING:
+    from gateway.relay.app import Relay
+
+log = logging.getLogger("pilotage.relay")
+
+STEPWISE_BYTES = 1_048_576
+"""Bodies over this are decoded in steps, so that other exchanges are not held up."""
+
+WATCH_AFTER_SECONDS = 0.02
+"""An answer that takes longer is worth watching for its client's leaving; a faster one is over before it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One POST route of the relay."""
+
+    name: str
+    dialect: DialectModule
+    path: str
+    """Below a provider's base URL."""
+    decode: Callable[[bytes], Call]
+    api_key_first: bool
+    """When a token comes in both forms, `x-api-key` wins over `Authorization`."""
+
+
+class Exchange:
+    __slots__ = (
+        "answered",
+        "attempts",
+        "body_sent",
+        "call",
+        "catalog",
+        "client_left",
+        "decision",
+        "directory",
+        "downstream",
+        "endpoint",
+        "error_code",
+        "group",
+        "headers",
+        "id",
+        "input_estimated",
+        "keepalive",
+        "model_named",
+        "now",
+        "outcome",
+        "output_bytes",
+        "query",
+        "receive",
+        "relay",
+        "request_bytes",
+        "send",
+        "serving",
+        "shape",
+        "started_at",
+        "status",
+        "task",
+        "token",
+        "usage",
+        "wall",
+        "watcher",
+    )
+
+    def __init__(self, relay: "Relay", endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, id: str) -> None:
+        self.relay = relay
+        self.endpoint = endpoint
+        self.headers: list[Header] = scope["headers"]
+        self.query: bytes = scope.get("query_string", b"")
+        self.receive = receive
+        self.send = send
+        self.id = id
+        self.started_at = self.now = relay.clock()
+        self.wall = relay.wall()
+        self.catalog: Catalog | None = relay.snapshot.catalog
+        self.directory: Directory | None = relay.snapshot.directory
+        self.token: Token | None = None
+        self.call: Call | None = None
+        self.group: Group | None = None
+        self.shape: RequestShape | None = None
+        self.decision: Decision | None = None
+        self.attempts: list[AttemptRecord] = []
+        self.serving: Target | None = None
+        self.downstream: Downstream | None = None
+        self.usage: Usage | None = None
+        self.output_bytes = 0
+        self.request_bytes = 0
+        self.body_sent = 0
+        self.input_estimated = False
+        self.model_named = ""
+        self.status = 0
+        self.answered = False
+        self.outcome = "success"
+        self.error_code: str | None = None
+        self.client_left = False
+        self.keepalive: asyncio.TimerHandle | None = None
+        self.watcher: asyncio.Task[None] | asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Never raises but for a cancellation from outside."""
+        try:
+            await self._run()
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        except ClientLeft:
+            self._client_left()
+        except asyncio.CancelledError:
+            if not self.client_left:
+                await self._cut()
+                raise
+            assert self.task is not None
+            self.task.uncancel()
+            self._client_left()
+        except Exception:
+            log.exception("exchange %s failed in the gateway", self.id)
+            self.outcome = "internal_error"
+            await self._refuse(Refusal("internal_error"))
+        finally:
+            watcher = self.watcher
+            if watcher is not None:
+                watcher.cancel()
+            self._record()
+
+    async def _run(self) -> None:
+        catalog, token = self._identify()
+        endpoint = self.endpoint
+        call = self.call = await self._decode()
+        self.model_named = call.model
+        group = catalog.groups.get(call.model)
+        if group is None:
+            raise Refusal("model_not_found", f"There is no model group {_shown(call.model)}.", param="model")
+        if not token.may_use(group.name):
+            raise Refusal("model_not_allowed", f"This token may not use the model group {group.name!r}.", param="model")
+        self.group = group
+        caller = token.caller
+        self.shape = shape_of(call, headers=dict(self.headers), caller=caller.name, group=group)
+        relay = self.relay
+        self.now = now = relay.clock()
+        decision = self.decision = decide(
+            group,
+            self.shape,
+            relay.observations,
+            relay.pins,
+            caller_tags=caller.tags,
+            now=now,
+            today=self.wall / 86_400,
+            draw=lambda: random.Random(self.id).random(),  # noqa: S311  # repeatable by design
+            revision=catalog.revision,
+        )
+        if endpoint.path == anthropic_messages.COUNT_PATH:
+            return await self._count(call, decision)
+        nobody = decision.no_target
+        if nobody is not None:
+            raise Refusal(
+                nobody.code,
+                nobody.message,
+                status=nobody.status,
+                param=nobody.param,
+                retry_after_s=nobody.retry_after_s,
+            )
+        relay.pins.remember(group, decision, caller=caller.name, now=now)
+        relay.spool.intent(intent_record(self))
+        self._watch()
+        await self._attempt_all(call, group, decision)
+
+    # -- before the choice
+
+    def _identify(self) -> tuple[Catalog, Token]:
+        catalog, directory = self.catalog, self.directory
+        if catalog is None or directory is None:
+            raise Refusal("not_ready", retry_after_s=1)
+        token = self.token = authenticate(
+            directory,
+            self.headers,
+            api_key_first=self.endpoint.api_key_first,
+            pepper=self.relay.pepper,
+            wall=self.wall,
+        )
+        return catalog, token
+
+    async def _decode(self) -> Call:
+        declared: int | None = None
+        for name, value in self.headers:
+            if name == b"content-length":
+                declared = int(value) if value.isdigit() and len(value) < 16 else None
+            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                raise Refusal("unsupported_content_encoding")
+        limit = self.relay.max_request_bytes
+        try:
+            body = await read_body(self.receive, declared=declared, limit=limit)
+        except BodyTooLarge as error:
+            raise Refusal("request_too_large", f"The request body is larger than {limit:,} bytes.") from error
+        self.request_bytes = len(body)
+        try:
+            if len(body) <= STEPWISE_BYTES:
+                return self.endpoint.decode(body)
+            steps = (
+                anthropic_messages.decoding_count(body)
+                if self.endpoint.path == anthropic_messages.COUNT_PATH
+                else self.endpoint.dialect.decoding(body)
+            )
+            for call in steps:
+                if call is not None:
+                    return call
+                await asyncio.sleep(0)
+        except BadRequest as error:
+            raise Refusal(error.code or "invalid_request", str(error), param=error.param) from error
+        raise AssertionError("a decoder ends with its Call")
+
+    # -- the client's side
+
+    def _watch(self) -> None:
+        """From now on the client's leaving cancels this exchange."""
+        self.task = asyncio.current_task()
+        self.watcher = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._start_watching)
+
+    def _start_watching(self) -> None:
+        self.watcher = asyncio.ensure_future(self._until_client_leaves())
+
+    async def _until_client_leaves(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        whole = self.answered or (self.downstream is not None and self.downstream.ended)
+        if not whole and self.task is not None:
+            self.client_left = True
+            self.task.cancel()
+
+    def _client_left(self) -> None:
+        self.outcome = "client_cancelled"
+        self.error_code = "client_closed_request"
+        self.status = self.status or 499
+
+    async def _cut(self) -> None:
+        """The server ends this exchange: the stream says so before it ends."""
+        self.outcome = "upstream_failed"
+        self.error_code = "gateway_shutting_down"
+        refusal = Refusal("gateway_shutting_down")
+        if self.downstream is not None and self.downstream.started:
+            await self.downstream.fail(code=refusal.code, message=refusal.message, request_id=self.id)
+        elif not self.answered:
+            await self._refuse(refusal)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        if self.outcome == "success":
+            self.outcome = "refused"
+        self.error_code = refusal.code
+        if self.downstream is not None and self.downstream.started:
+            self.answered = True
+            return await self.downstream.fail(code=refusal.code, message=refusal.message, request_id=self.id)
+        headers, body = refusal.render(self.endpoint.dialect, self.id)
+        await self._answer(refusal.status, headers, body)
+
+    async def _answer(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.status = status
+        self.answered = True
+        self.body_sent = len(body)
+        await answer(self.send, status, headers, body)
+
+    def _head(self, headers: list[Header]) -> list[Header]:
+        """The fields that every answer carries, after `headers`."""
+        id = self.id.encode()
+        headers.append((b"x-request-id", id))
+        if self.endpoint.api_key_first:
+            headers.append((b"request-id", id))
+        assert self.token is not None
+        if self.token.caller.see_routing and self.serving is not None and self.decision is not None:
+            headers.append((b"x-pilotage-target", self.serving.id.encode()))
+            headers.append((b"x-pilotage-mode", self.decision.mode.encode()))
+            headers.append((b"x-pilotage-revision", b"%d" % self.decision.revision))
+            headers.append((b"x-pilotage-attempts", b"%d" % (len(self.attempts) + 1)))
+        return headers
+
+    # -- attempts
+
+    async def _attempt_all(self, call: Call, group: Group, decision: Decision) -> None:
+        relay = self.relay
+        policy = group.attempts
+        budget = relay.retry_budget(group.name)
+        budget.request()
+        deadline = asyncio.get_running_loop().time() + policy.deadline_s
+        failures: list[AttemptFailed] = []
+        previous: Running | None = None
+        for candidate in decision.candidates:
+            target = candidate.target
+            if failures:
+                now = relay.clock()
+                if relay.observations.cooling_until(target.model_key, now=now) is not None:
+                    continue
+                if any(failure.sent for failure in failures) and not budget.take(
+                    per_second=policy.retry_min_per_second, share=policy.retry_share, now=now
+                ):
+                    break
+            if previous is not None:
+                relay.observations.fell_back(previous)
+                previous = None
+            self.serving = target
+            running = relay.observations.begin(
+                group,
+                target,
+                stream=call.stream,
+                probe=decision.mode == "probe" and not failures,
+                now=relay.clock(),
+            )
+            try:
+                await self._attempt(call, target, running, deadline)
+            except AttemptFailed as failure:
+                failures.append(failure)
+                if not failure.another_may_help:
+                    return await self._pass_on(failure)
+                if failure.sent:
+                    previous = running
+                if len(self.attempts) >= policy.max or asyncio.get_running_loop().time() >= deadline:
+                    break
+                continue
+            return None
+        self.outcome = "upstream_failed"
+        raise self._refusal(failures)
+
+    async def _attempt(self, call: Call, target: Target, running: Running, deadline: float) -> None:
+        """One upstream call to its end. Raises `AttemptFailed` while another target may still be tried."""
+        relay = self.relay
+        started = relay.clock()
+        outcome: Outcome = "server_error"
+        status: int | None = None
+        code: str | None = None
+        wait: float | None = None
+        usage: Usage | None = None
+        terminal: bool | None = None
+        try:
+            request = self._request(call, target)
+            if call.stream:
+                terminal = False
+                await self._stream(request, target, running, deadline)
+                terminal = True
+            else:
+                await self._unary(request, target, deadline)
+            outcome, status, usage = "ok", 200, self.usage
+        except AttemptFailed as failure:
+            outcome, status, code, wait = failure.outcome, failure.status, failure.code, failure.retry_after_s
+            terminal = None
+            raise
+        except StreamBroken as broken:
+            outcome, status, code = broken.failure.outcome, 200, broken.code
+            await self._broken(broken)
+        except asyncio.CancelledError:
+            outcome, code, terminal = "client_cancelled", "client_closed_request", None
+            if not self.client_left:
+                outcome, code = "refused_here", "gateway_shutting_down"
+            raise
+        except OSError as error:  # a server's `send` to a client that is gone
+            outcome, code, terminal = "client_cancelled", "client_closed_request", None
+            raise ClientLeft from error
+        except Exception:
+            outcome, code, terminal = "refused_here", "internal_error", None
+            raise
+        finally:
+            now = relay.clock()
+            downstream = self.downstream
+            first = last = None
+            if downstream is not None and downstream.first_content_at is not None:
+                first = downstream.first_content_at - started
+                last = downstream.last_content_at
+            output = None
+            if usage is not None:
+                output = usage.output_tokens
+                if output is None and self.output_bytes:
+                    output = max(1, self.output_bytes // 4)
+            assert self.shape is not None
+            relay.observations.end(
+                running,
+                outcome,
+                now=now,
+                output_tokens=output,
+                last_content_at=last,
+                terminal=terminal,
+                retry_after_s=wait,
+                text_bytes=self.shape.text_bytes if usage is not None and not self.shape.media_tokens else 0,
+                input_tokens=_all_input(usage) if usage is not None else None,
+            )
+            if code != "at_capacity":
+                self.attempts.append(
+                    AttemptRecord(
+                        target=target.id,
+                        provider=target.provider.name,
+                        model=target.model,
+                        outcome=outcome,
+                        status=status,
+                        error_code=code,
+                        started_ms=round((started - self.started_at) * 1000, 3),
+                        duration_ms=round((now - started) * 1000, 3),
+                        first_content_ms=None if first is None else round(first * 1000, 3),
+                        retry_after_s=wait,
+                    )
+                )
+
+    def _request(self, call: Call, target: Target) -> UpstreamRequest:
+        endpoint = self.endpoint
+        path = endpoint.path
+        if self.query and b"beta=true" in self.query.split(b"&"):
+            path += "?beta=true"
+        return UpstreamRequest(
+            provider=target.provider,
+            path=path,
+            headers=self._upstream_headers(target.provider),
+            body=endpoint.dialect.upstream_body(call, target),
+        )
+
+    def _upstream_headers(self, provider: Provider) -> Headers:
+        headers = forwarded(self.headers, fixed=self.relay.fixed_headers(provider))
+        names = {name for name, _ in headers}
+        if b"content-type" not in names:
+            headers.append(JSON)
+        if self.endpoint.dialect.NAME == "anthropic" and b"anthropic-version" not in names:
+            headers.append((b"anthropic-version", b"2023-06-01"))
+        return headers
+
+    async def _unary(self, request: UpstreamRequest, target: Target, deadline: float) -> None:
+        clock = asyncio.get_running_loop().time
+        provider = target.provider
+        now = clock()
+        by = min(now + provider.timeouts.total_s, deadline)
+        try:
+            response = await self.relay.transport.send(
+                request, connect_by=min(now + provider.timeouts.connect_s, by), respond_by=by
+            )
+            try:
+                if response.status != 200:
+                    body = await response.read(by=by, limit=MAX_ERROR_BYTES)
+                    raise failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
+                _refuse_encoded(response.headers)
+                body = await response.read(by=by, limit=provider.max_response_bytes)
+            finally:
+                response.close()
+        except UpstreamError as error:
+            raise failure_of(error) from error
+        dialect = self.endpoint.dialect
+        try:
+            read = dialect.read_answer(body)
+        except MalformedAnswer as error:
+            raise malformed(str(error)) from error
+        self.usage = read.usage
+        self.output_bytes = read.output_bytes
+        assert self.group is not None
+        if self.group.model_identity == "requested_group":
+            body = dialect.answer_with_model(body, self.group.name)
+        head = self._head([JSON, *returned(response.headers)])
+        await self._answer(200, head, body)
+
+    async def _stream(self, request: UpstreamRequest, target: Target, running: Running, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        provider = target.provider
+        timeouts = provider.timeouts
+        now = loop.time()
+        content_by = min(now + timeouts.first_byte_s, deadline)
+        dialect = self.endpoint.dialect
+        downstream = self.downstream
+        if downstream is None:
+            assert self.call is not None
+            assert self.group is not None
+            downstream = self.downstream = Downstream(
+                self.send,
+                self._head(
+                    [
+                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                    ]
+                ),
+                dialect,
+                show_usage=dialect.wants_usage_chunk(self.call),
+                model_shown=self.group.name if self.group.model_identity == "requested_group" else None,
+            )
+        self.keepalive = loop.call_later(timeouts.keepalive_s, self._keep_alive, timeouts.keepalive_s)
+        reader = dialect.stream_reader(max_event_bytes=provider.max_event_bytes)
+        try:
+            try:
+                response = await self.relay.transport.send(
+                    request, connect_by=min(now + timeouts.connect_s, content_by), respond_by=content_by
+                )
+            finally:
+                self.keepalive.cancel()
+            try:
+                if response.status != 200:
+                    body = await response.read(by=content_by, limit=MAX_ERROR_BYTES)
+                    raise failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
+                _refuse_encoded(response.headers)
+                for name, value in response.headers:
+                    if name == b"content-type" and (b"json" in value or b"html" in value):
+                        raise malformed("The provider answered a streaming request with something else.")
+                self.status = 200
+                await downstream.relay(
+                    response,
+                    reader,
+                    timeouts=timeouts,
+                    content_by=content_by,
+                    on_content=lambda: self.relay.observations.content(running, now=self.relay.clock()),
+                )
+                self.answered = True
+            finally:
+                response.close()
+                self.usage = reader.usage
+                self.output_bytes = reader.output_bytes
+                self.body_sent = downstream.sent_bytes
+        except UpstreamError as error:
+            raise failure_of(error) from error
+
+    def _keep_alive(self, every_s: float) -> None:
+        """No answer head for `every_s`: the client hears from us, and again after as long."""
+        assert self.downstream is not None
+        self.keepalive = asyncio.get_running_loop().call_later(every_s, self._keep_alive, every_s)
+        self.relay.spawn(self.downstream.keepalive())
+
+    async def _broken(self, broken: StreamBroken) -> None:
+        """After the commit point: the stream ends in the dialect's error event, never as if it were whole."""
+        self.outcome = "upstream_truncated"
+        self.error_code = broken.code
+        self.answered = True
+        assert self.downstream is not None
+        await self.downstream.fail(code=broken.code, message=str(broken), request_id=self.id)
+        self.body_sent = self.downstream.sent_bytes
+
+    async def _pass_on(self, failure: AttemptFailed) -> None:
+        """The caller's own fault, as the provider put it."""
+        self.outcome = "refused"
+        status = failure.status or 400
+        if failure.body is None or (self.downstream is not None and self.downstream.started):
+            raise Refusal("invalid_request", failure.message, status=status)
+        self.error_code = failure.code
+        await self._answer(status, self._head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)]), failure.body)
+
+    def _refusal(self, failures: list[AttemptFailed]) -> Refusal:
+        """What the client hears when every attempt failed: the last failure that says most."""
+        assert self.decision is not None
+        sent = [failure for failure in failures if failure.sent]
+        if not sent:
+            return Refusal("at_capacity", retry_after_s=1)
+        if all(failure.outcome == "throttled" for failure in sent):
+            return self._throttled(sent[-1])
+        last = [failure for failure in sent if failure.outcome != "throttled"][-1]
+        status = last.status
+        if last.outcome == "server_error" and status is not None and status >= 500:
+            return Refusal("upstream_server_error", last.message, status=status, retry_after_s=last.retry_after_s)
+        if last.outcome == "timeout":
+            return Refusal("upstream_timeout", last.message)
+        if last.outcome == "denied":
+            return Refusal("upstream_denied")
+        return Refusal("upstream_overloaded" if last.code == "upstream_overloaded" else "upstream_error", last.message)
+
+    def _throttled(self, last: AttemptFailed) -> Refusal:
+        assert self.decision is not None
+        now = self.relay.clock()
+        waits = [
+            until - now
+            for candidate in self.decision.candidates
+            if (until := self.relay.observations.cooling_until(candidate.target.model_key, now=now)) is not None
+        ]
+        wait = min(waits, default=1.0)
+        if last.status == 529:
+            messages = self.endpoint.dialect.NAME == "anthropic"
+            return Refusal("upstream_overloaded", last.message, status=529 if messages else 503, retry_after_s=wait)
+        return Refusal("upstream_rate_limited", last.message, retry_after_s=wait)
+
+    # -- counting
+
+    async def _count(self, call: Call, decision: Decision) -> None:
+        """Tokens of a Messages request, from a target that counts; else our estimate. Leaves no trace in health."""
+        assert self.shape is not None
+        for candidate in decision.candidates[:1]:
+            target = self.serving = candidate.target
+            if target.provider.dialect != "anthropic":
+                continue
+            self._watch()
+            counted = await self._count_at(call, target)
+            if counted is not None:
+                return await self._answer(200, self._head([JSON]), b'{"input_tokens":%d}' % counted)
+        self.input_estimated = True
+        head = self._head([JSON, (b"x-pilotage-estimated", b"true")])
+        await self._answer(200, head, b'{"input_tokens":%d}' % max(1, self.shape.input_tokens))
+        return None
+
+    async def _count_at(self, call: Call, target: Target) -> int | None:
+        now = asyncio.get_running_loop().time()
+        timeouts = target.provider.timeouts
+        by = now + min(timeouts.first_byte_s, timeouts.total_s)
+        try:
+            response = await self.relay.transport.send(
+                self._request(call, target), connect_by=min(now + timeouts.connect_s, by), respond_by=by
+            )
+            try:
+                body = await response.read(by=by, limit=MAX_ERROR_BYTES)
+                if response.status == 200:
+                    return anthropic_messages.read_count(body)
+                failure = failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
+            finally:
+                response.close()
+        except (UpstreamError, MalformedAnswer):
+            return None
+        if failure.outcome == "caller_fault" and failure.status in (400, 413, 422) and failure.body is not None:
+            raise Refusal("invalid_request", failure.message, status=failure.status)
+        return None
+
+    # -- afterwards
+
+    def _record(self) -> None:
+        try:
+            self.relay.tell(end_record(self))
+        except Exception:
+            log.exception("exchange %s could not be recorded", self.id)
+
+
+def authenticate(
+    directory: Directory, headers: list[Header], *, api_key_first: bool, pepper: bytes, wall: float
+) -> Token:
+    """The caller's token, by the one extractor of every endpoint. Raises `Refusal`, the same for every wrong one."""
+    secret = presented(headers, api_key_first=api_key_first)
+    if not secret:
+        raise Refusal("missing_api_key")
+    try:
+        return find(directory, secret, pepper, wall)
+    except Unauthenticated as error:
+        raise Refusal("invalid_api_key") from error
+
+
+def presented(headers: list[Header], *, api_key_first: bool) -> bytes:
+    """The token that a request carries, `b""` when it carries none: the one extractor for every endpoint."""
+    bearer = api_key = b""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, rest = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer" and not bearer:
+                bearer = rest.strip()
+        elif name == b"x-api-key" and not api_key:
+            api_key = value.strip()
+    return (api_key or bearer) if api_key_first else (bearer or api_key)
+
+
+def _refuse_encoded(headers: Headers) -> None:
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise malformed("The provider compressed an answer that was asked for plain.")
+
+
+def _all_input(usage: Usage) -> int | None:
+    if usage.input_tokens is None:
+        return None
+    classes = (usage.cache_read_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens)
+    return usage.input_tokens + sum(count or 0 for count in classes)
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= 100 else name[:100] + "...")

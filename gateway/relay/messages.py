@@ -1,0 +1,57 @@
+"""The little of ASGI that the relay speaks: typed messages, a bounded body, an answer."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its request was whole or its answer complete."""
+
+
+class BodyTooLarge(Exception):
+    """The request body is over the bound."""
+
+
+async def read_body(receive: Receive, *, declared: int | None, limit: int) -> bytes:
+    """The whole request body, at most `limit` bytes.
+
+    `declared` is Content-Length: over the bound, nothing is read at all. Raises `BodyTooLarge`, `ClientLeft`.
+    """
+    if declared is not None and declared > limit:
+        raise BodyTooLarge
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    body: bytes = message.get("body", b"")
+    if len(body) > limit:
+        raise BodyTooLarge
+    if not message.get("more_body", False):
+        return body
+    pieces, size = [body], len(body)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise BodyTooLarge
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+async def answer(send: Send, status: int, headers: list[Header], body: bytes, *, head_only: bool = False) -> None:
+    """One whole answer. `head_only`: the length is that of `body`, which a HEAD request does not get."""
+    if status != 204:
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head_only else body})
