@@ -233,6 +233,8 @@ class Group:
     attempts: AttemptPolicy = AttemptPolicy()
     health: HealthPolicy = HealthPolicy()
     score: ScorePolicy = ScorePolicy()
+    plan: object | None = field(default=None, init=False, repr=False, compare=False)
+    """What `decide` worked out of this group beforehand; filled by the group's first decision, the same for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

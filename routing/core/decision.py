@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from routing.core.catalog import Target, TargetId
+from routing.core.catalog import ScorePolicy, Target, TargetId
 from routing.core.document import Strategy
 
 Mode = Literal["configured", "cold_start", "score", "pinned", "probe", "panic"]
@@ -30,6 +30,8 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     wait_s: float | None = None
     """For `cooling_down`: seconds left."""
+    probe_overdue_s: float | None = None
+    """For an exclusion by health: seconds since its trial request became due. `None`: none is due."""
 
 
 class ScoreValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +97,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     propensity: float = 1.0
     """Probability with which the primary was chosen."""
     tie_break: str | None = None
-    """What made the primary: `only`, `final`, `in_flight`, `weight`, `position`, `draw`."""
+    """What made the primary: `only`, `final`, `in_flight`, `weight`, `position`, `draw`. `None`: its pin or its probe."""
     matched_terms: tuple[str, ...] = ()
     mean_output_tokens: float = 300.0
     flags: tuple[str, ...] = ()
+    """`panic`: health kept every target out; `not_finite`: an expression gave no finite number."""
+    pinned: TargetId | None = None
+    """The target that the conversation was pinned to before this decision, used or not."""
+    drawn: float | None = None
+    """The number in [0, 1) that `weighted` drew."""
+    observations: int = 0
+    """The group's counted attempts in the window: below the policy's minimum is a cold start."""
+    policy: ScorePolicy | None = None
+    """The settings that the arithmetic used. `None`: not a dynamic_score group."""
     no_target: NoTarget | None = None
