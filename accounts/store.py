@@ -1,0 +1,84 @@
+"""Rows to the Directory that processes serve from, and to and from the callers of a configuration file."""
+
+from collections.abc import Mapping
+
+from django.db import transaction
+
+from accounts.core.directory import Caller, Directory, Token
+from accounts.core.document import CallerEntry
+from accounts.models import Caller as CallerRow
+from accounts.models import DirectoryVersion
+from accounts.models import Token as TokenRow
+
+
+def directory_version() -> int:
+    """A number that is another one after every change of a caller or token. One query of one row."""
+    return DirectoryVersion.objects.filter(pk=1).values_list("number", flat=True).first() or 0
+
+
+def directory_from_rows() -> Directory:
+    """All callers and tokens as of now. Its version was read first: it may hold later changes, never lack earlier ones."""
+    version = directory_version()
+    callers: dict[int, Caller] = {}
+    tokens: dict[bytes, Token] = {}
+    for row in TokenRow.objects.select_related("caller").order_by("pk").iterator(chunk_size=2000):
+        caller = callers.get(row.caller_id)
+        if caller is None:
+            caller = callers[row.caller_id] = Caller(
+                name=row.caller.name,
+                project=row.caller.project,
+                environment=row.caller.environment,
+                active=row.caller.active,
+                allow=frozenset(row.caller.allow),
+                tags=frozenset(row.caller.tags),
+                see_routing=row.caller.see_routing,
+            )
+        digest = bytes(row.digest)
+        tokens[digest] = Token(
+            caller=caller,
+            shown=row.shown,
+            digest=digest,
+            expires_at=None if row.expires_at is None else row.expires_at.timestamp(),
+            revoked=row.revoked_at is not None,
+            groups=None if row.groups is None else frozenset(row.groups),
+        )
+    return Directory(version=version, tokens=tokens)
+
+
+def callers_from_rows() -> dict[str, CallerEntry]:
+    """Every caller as the configuration file says it, by name."""
+    return {
+        row.name: CallerEntry(
+            project=row.project,
+            environment=row.environment,
+            allow=tuple(row.allow),
+            active=row.active,
+            see_routing=row.see_routing,
+            tags=tuple(row.tags),
+        )
+        for row in CallerRow.objects.order_by("name")
+    }
+
+
+@transaction.atomic
+def apply_callers(entries: Mapping[str, CallerEntry]) -> None:
+    """Makes the callers as the file says them. One that it does not name becomes inactive; tokens stay as they are."""
+    rows = {row.name: row for row in CallerRow.objects.select_for_update()}
+    for name, entry in entries.items():
+        row = rows.pop(name) if name in rows else CallerRow(name=name)
+        wanted = {
+            "project": entry.project,
+            "environment": entry.environment,
+            "allow": list(entry.allow),
+            "active": entry.active,
+            "see_routing": entry.see_routing,
+            "tags": list(entry.tags),
+        }
+        if row.pk is None or any(getattr(row, field) != value for field, value in wanted.items()):
+            for field, value in wanted.items():
+                setattr(row, field, value)
+            row.save()
+    for row in rows.values():
+        if row.active:
+            row.active = False
+            row.save(update_fields=["active"])
