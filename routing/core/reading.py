@@ -7,7 +7,7 @@ It never raises on data and reports every problem at once. Messages never repeat
 import datetime
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from decimal import Decimal
 from difflib import get_close_matches
@@ -58,9 +58,11 @@ def write(value: object) -> dict[str, object]:
     return written
 
 
-def suggestion(word: str, words: Sequence[str]) -> str:
-    """`; did you mean 'latency'?`, or nothing when no word is near."""
-    near = get_close_matches(word.lower().replace("-", "_"), words, n=1) or get_close_matches(word, words, n=1)
+@lru_cache(maxsize=1024)
+def suggestion(word: str, words: tuple[str, ...]) -> str:
+    """`; did you mean 'latency'?`, or nothing when no word is near. Remembered, as one renamed provider is asked for often."""
+    word = word[:128]
+    near = get_close_matches(word, words, n=1) or get_close_matches(word.lower().replace("-", "_"), words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
