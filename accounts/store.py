@@ -74,7 +74,7 @@ def apply_callers(entries: Mapping[str, CallerEntry]) -> None:
             "see_routing": entry.see_routing,
             "tags": list(entry.tags),
         }
-        if row.pk is None or any(getattr(row, field) != value for field, value in wanted.items()):
+        if row._state.adding or any(getattr(row, field) != value for field, value in wanted.items()):
             for field, value in wanted.items():
                 setattr(row, field, value)
             row.save()
