@@ -64,11 +64,9 @@ def compile_expression(text: str) -> CompiledExpression:
 
 
 def compile_weights(weights: Mapping[str, float]) -> CompiledExpression:
-    """A weighted mean. `weights`: full score names to finite numbers >= 0, not all zero; they are divided by their sum."""
-    largest = max(weights.values())
-    scaled = {name: weights[name] / largest for name in NAMES if weights.get(name)}
-    total = sum(scaled.values())
-    shares = {name: weight / total for name, weight in scaled.items()}
+    """A weighted mean. `weights`: full score names to numbers from 0 to 2**53, not all zero; they are divided by their sum."""
+    total = math.fsum(weights.values())
+    shares = {name: weights[name] / total for name in NAMES if weights.get(name)}
     node: Node | None = None
     for name, weight in shares.items():
         product = Binary("*", Number(weight), Score(NAMES.index(name)))

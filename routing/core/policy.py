@@ -17,6 +17,7 @@ from routing.core.expressions import (
     score_name,
 )
 from routing.core.reading import below, suggestion
+from routing.core.scores import SIGNALS
 
 Evaluations = Mapping[tuple[str, str], tuple[float, float | None]]
 """(provider, model_ref or upstream name) -> quality in [0, 1], last day (since 1970-01-01) it may be used."""
@@ -217,20 +218,6 @@ def _when(declared: When) -> catalog.When:
 
 # Doubts: allowed, and most often a mistake.
 
-SIGNAL_OF: Final[Mapping[str, str]] = {
-    "cost_score": "cost",
-    "budget_score": "cost",
-    "latency_score": "observed_performance",
-    "ttfb_score": "observed_performance",
-    "throughput_score": "observed_performance",
-    "reliability_score": "observed_performance",
-    "load_score": "observed_performance",
-    "stream_integrity_score": "observed_performance",
-    "complexity_score": "complexity",
-    "eval_quality_score": "evaluation_metadata",
-}
-"""The signal that, switched off, makes a score neutral."""
-
 
 def doubts(declared: DynamicScore, group: catalog.Group, path: str) -> Iterator[Problem]:
     """Of a block and its compiled group."""
@@ -262,7 +249,7 @@ def _doubts_of_term(
 ) -> Iterator[Problem]:
     names = group.score.score_terms[number].names
     place = f"{path}.expression" if term.expression is not None else f"{path}.weights"
-    if names and not any(SIGNAL_OF[name] in group.score.enabled_signals for name in names):
+    if names and not any(SIGNALS[name] in group.score.enabled_signals for name in names):
         yield Problem(place, "leans only on signals that are disabled, so it is the same for every target")
     elif names == {"complexity_score"}:
         yield Problem(place, "complexity_score alone is the same for every target")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from routing.core import catalog, document
+from routing.core.expressions import compile_expression
 
 
 def some_provider(
@@ -51,6 +52,30 @@ def some_target(
         weight=weight,
         tags=frozenset(tags),
         **fields,
+    )
+
+
+def some_term(
+    expression: str | None = "cost_score",
+    *,
+    name: str = "term",
+    require_tags: Iterable[str] = (),
+    prefer_tags: Iterable[str] = (),
+    share: float = 1.0,
+    **when: Any,
+) -> catalog.ScoreTerm:
+    """A compiled term; `when`: the fields of catalog.When."""
+    compiled = None if expression is None else compile_expression(expression)
+    return catalog.ScoreTerm(
+        name=name,
+        when=catalog.When(**when),
+        require_tags=frozenset(require_tags),
+        prefer_tags=frozenset(prefer_tags),
+        expression=None if compiled is None else compiled.evaluate,
+        source="" if compiled is None else compiled.source,
+        names=frozenset() if compiled is None else compiled.names,
+        weights={} if compiled is None else compiled.weights,
+        share=share,
     )
 
 
