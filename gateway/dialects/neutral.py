@@ -1,6 +1,6 @@
 """What every dialect gives the relay: a decoded request, a reader of answers, and the words for errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -19,7 +19,14 @@ class BadRequest(Exception):
 
 
 class MalformedAnswer(Exception):
-    """A provider's answer that is not one in its dialect."""
+    """A provider's answer that is not one in its dialect.
+
+    `events`: the good events that the same call of `feed` had read before the bad one.
+    """
+
+    def __init__(self, message: str, *, events: "Sequence[StreamEvent]" = ()) -> None:
+        super().__init__(message)
+        self.events = events
 
 
 class Usage(msgspec.Struct, kw_only=True, gc=False):
@@ -35,7 +42,8 @@ class Usage(msgspec.Struct, kw_only=True, gc=False):
     reasoning_tokens: int | None = None
     """Part of `output_tokens`."""
     quality: Literal["reported", "inconsistent", "missing"] = "missing"
-    """`inconsistent`: negative, not a number, or contradicting itself; such a value is left `None`."""
+    """`reported`: uncached input and output are both known. `inconsistent`: a value was negative, no whole number, over
+    1e12 or contradicted another; such a value is left `None`."""
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -57,7 +65,8 @@ class InBandError(msgspec.Struct, frozen=True, kw_only=True):
 
 EventKind = Literal["content", "opening", "terminal", "usage", "error", "done", "comment"]
 """`content` commits the answer. `opening` is anything else before or between (role chunk, ping, message_start, unknown
-event). `terminal` ends it (Chat: a finish_reason for every choice seen; Messages: `message_delta` with a stop_reason).
+event). `terminal` ends it (Chat: a finish_reason for every choice seen; Messages: `message_delta` with a stop_reason); a chunk
+that brings content and the finish is `content`, and the reader's `terminal` says the rest.
 `usage` is the extra chunk that only `include_usage` brings. `done` is `[DONE]` or `message_stop`."""
 
 
