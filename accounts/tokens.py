@@ -1,7 +1,7 @@
 """Making and revoking tokens: the one way, for the admin and the commands."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from django.conf import settings
@@ -21,14 +21,7 @@ def issue(
     Raises `NotIssuable`.
     """
     narrower = None if groups is None else sorted(set(groups))
-    if narrower is not None:
-        if not narrower:
-            raise NotIssuable("groups", "a token needs at least one group, or no restriction at all")
-        refused = [name for name in narrower if name not in caller.allow and "*" not in caller.allow]
-        if refused:
-            raise NotIssuable("groups", f"caller '{caller.name}' may not use {', '.join(map(repr, refused))}")
-    if expires is not None and expires <= timezone.now():
-        raise NotIssuable("expires", "the token would be expired already")
+    check(caller, groups=narrower, expires=expires)
     secret = with_checksum("".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS)))
     token = Token.objects.create(
         caller=caller,
@@ -39,6 +32,18 @@ def issue(
         created_by=author,
     )
     return token, secret
+
+
+def check(caller: Caller, *, groups: Sequence[str] | None, expires: datetime | None) -> None:
+    """Raises `NotIssuable` for what `issue` would refuse."""
+    if groups is not None:
+        if not groups:
+            raise NotIssuable("groups", "a token needs at least one group, or no restriction at all")
+        refused = [name for name in groups if name not in caller.allow and "*" not in caller.allow]
+        if refused:
+            raise NotIssuable("groups", f"caller '{caller.name}' may not use {', '.join(map(repr, refused))}")
+    if expires is not None and expires <= timezone.now():
+        raise NotIssuable("expires", "the token would be expired already")
 
 
 def revoke(token: Token) -> bool:
