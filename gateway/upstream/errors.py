@@ -3,6 +3,7 @@
 UpstreamError
 ├── AtCapacity           the provider's bound on connections is reached; nothing was sent
 ├── ConnectError         refused, unreachable, DNS, TLS, address not allowed; nothing was sent
+│   └── CredentialMissing   the provider's key is not where the configuration points; nothing was sent
 ├── ConnectTimeout       no connection within `connect_s`; nothing was sent
 ├── ResponseTimeout      nothing (more) came before the caller's deadline
 ├── ConnectionLost       reset or closed before the message was complete
@@ -24,6 +25,12 @@ class AtCapacity(UpstreamError):
 
 class ConnectError(UpstreamError):
     code = "upstream_connect_error"
+
+
+class CredentialMissing(ConnectError):
+    """Names the variable or the file, never what is in it."""
+
+    code = "upstream_credential_missing"
 
 
 class ConnectTimeout(UpstreamError):

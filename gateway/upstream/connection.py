@@ -1,0 +1,535 @@
+"""One HTTP/1.1 connection to a provider, and the response that is under way on it.
+
+The parser (llhttp) refuses what is malformed; what is well-formed but not to be trusted is refused here. A connection
+carries one exchange at a time and is handed back only when nothing about it is in doubt.
+"""
+
+import asyncio
+import select
+from typing import Protocol, cast
+
+import httptools
+import msgspec
+
+from gateway.upstream.client import Headers
+from gateway.upstream.errors import ConnectionLost, ProtocolError, ResponseTimeout, ResponseTooLarge, UpstreamError
+
+_WRITE_WHOLE = 65_536
+"""Head and body up to this size go out in one write; a larger body follows its head in pieces of this size."""
+_SPILL_PIECES = 512
+"""More pieces of a body than this are joined, so that a body of tiny chunks costs memory by its bytes."""
+_CLOCK_STEP_S = 0.001
+"""uvloop's clock and timers count whole milliseconds."""
+_LONGEST_TIMER_S = 3600.0
+"""A timer is set no further ahead (uvloop refuses absurd delays); it sets itself again."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What one response may take."""
+
+    max_head_bytes: int = 65_536
+    """All heads of one answer together, interim ones included; also chunk framing or trailers without any body byte."""
+    max_interim: int = 8
+    """1xx answers before the final one."""
+    max_buffered_bytes: int = 65_536
+    """Body bytes waiting for `receive` above which nothing more is read from the socket."""
+
+
+class Owner(Protocol):
+    """Who lends connections: told once of each event."""
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def finished(self, connection: "Connection", *, reusable: bool) -> None:
+        """The exchange is over. A connection that is not reusable is closing already."""
+        ...
+
+    def lost(self, connection: "Connection") -> None: ...
+
+
+class Http1Response:
+    """See `UpstreamResponse`. A `ResponseTimeout` of `receive` or `read` ends nothing: they may be called again."""
+
+    __slots__ = (
+        "_buffered",
+        "_connection",
+        "_error",
+        "_loop",
+        "_pause_above",
+        "_pieces",
+        "_spill",
+        "_wake_at",
+        "complete_by_eof",
+        "content_length",
+        "headers",
+        "status",
+    )
+
+    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop, max_buffered_bytes: int) -> None:
+        self.status = 0
+        self.headers: Headers = []
+        self.complete_by_eof = False
+        """The body has neither length nor chunks: the end of the connection is its end, and a cut cannot be told from it."""
+        self.content_length: int | None = None
+        self._connection: Connection | None = connection
+        self._loop = loop
+        self._error: UpstreamError | None = None
+        self._pieces: list[bytes] = []
+        self._spill: bytearray | None = None
+        self._buffered = 0
+        self._wake_at = 0
+        self._pause_above = max_buffered_bytes
+
+    async def receive(self, *, by: float) -> bytes:
+        if self._loop.time() > by:
+            raise ResponseTimeout("the time for more of the body is over")
+        while not self._buffered:
+            connection = self._connection
+            if connection is None:
+                if self._error is not None:
+                    raise self._error
+                return b""
+            if not await connection.news(self, by):
+                raise ResponseTimeout("nothing more of the body came in time")
+        return self._take()
+
+    async def read(self, *, by: float, limit: int) -> bytes:
+        if self.content_length is not None and self.content_length > limit:
+            self.close()
+            raise ResponseTooLarge(f"a body of {self.content_length} bytes, {limit} are allowed")
+        held_above, self._pause_above, self._wake_at = self._pause_above, limit, limit + 1
+        try:
+            while self._buffered <= limit and (connection := self._connection) is not None:
+                connection.resume_reading()
+                if not await connection.news(self, by):
+                    raise ResponseTimeout("the body did not end in time")
+        finally:
+            self._pause_above, self._wake_at = held_above, 1
+        if self._buffered > limit:
+            self.close()
+            raise ResponseTooLarge(f"a body of more than {limit} bytes")
+        if self._error is not None:
+            raise self._error
+        return self._take()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.fail(ConnectionLost("the response was closed"))
+        elif self._error is None:
+            self._error = ConnectionLost("the response was closed")
+        self._pieces.clear()
+        self._spill = None
+        self._buffered = 0
+
+    def _take(self) -> bytes:
+        pieces = self._pieces
+        if self._spill is not None:
+            taken = bytes(self._spill) + b"".join(pieces)
+            self._spill = None
+        else:
+            taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._buffered = 0
+        if self._connection is not None:
+            self._connection.resume_reading()
+        return taken
+
+    # What the connection does to its response.
+
+    def add(self, piece: bytes) -> None:
+        pieces = self._pieces
+        pieces.append(piece)
+        self._buffered += len(piece)
+        if len(pieces) > _SPILL_PIECES:
+            if self._spill is None:
+                self._spill = bytearray()
+            self._spill += b"".join(pieces)
+            pieces.clear()
+
+    def expect_body(self) -> None:
+        """The head was enough to wake the reader; from now on it takes a byte of the body."""
+        self._wake_at = 1
+
+    def end(self, error: UpstreamError | None) -> None:
+        self._connection = None
+        self._error = error
+
+    @property
+    def is_wanted(self) -> bool:
+        """As much is there as the reader waits for."""
+        return self._buffered >= self._wake_at
+
+    @property
+    def is_ahead(self) -> bool:
+        """More is there than may wait."""
+        return self._buffered > self._pause_above
+
+
+class Connection(asyncio.Protocol):
+    """Made by a dialer; `exchange` one request after the other, never two at a time."""
+
+    __slots__ = (
+        "_bounds",
+        "_complete",
+        "_deadline",
+        "_fault",
+        "_has_transfer_encoding",
+        "_head_bytes",
+        "_interim",
+        "_is_interim",
+        "_keep",
+        "_last_piece",
+        "_loop",
+        "_owner",
+        "_parser",
+        "_poll",
+        "_quiet_bytes",
+        "_read_paused",
+        "_response",
+        "_timer",
+        "_timer_at",
+        "_transport",
+        "_unsent",
+        "_waiter",
+        "_write_paused",
+        "closed",
+        "generation",
+        "heard",
+        "idle_since",
+    )
+
+    def __init__(self, owner: Owner, bounds: Bounds, loop: asyncio.AbstractEventLoop, generation: int) -> None:
+        self.generation = generation
+        """Which version of the provider it was opened for."""
+        self.closed = False
+        self.heard = False
+        """A byte of the answer to the latest request has come."""
+        self.idle_since = 0.0
+        self._owner = owner
+        self._bounds = bounds
+        self._loop = loop
+        self._parser = httptools.HttpResponseParser(self)
+        self._response: Http1Response | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._deadline = 0.0
+        self._read_paused = False
+        self._write_paused = False
+        self._unsent = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.heard = False
+        self._complete = False
+        self._fault: UpstreamError | None = None
+        self._has_transfer_encoding = False
+        self._head_bytes = 0
+        self._interim = 0
+        self._is_interim = False
+        self._keep = False
+        self._last_piece = b""
+        self._quiet_bytes = 0
+
+    def is_ready(self) -> bool:
+        """Open and silent. Bytes or an end that the loop has not read yet make an idle connection unfit for use."""
+        return not (self.closed or self._poll.poll(0))
+
+    async def exchange(self, head: bytes, body: bytes, *, by: float) -> Http1Response:
+        """Sends the request and waits for the final head. Whatever it raises, the connection is closed then."""
+        response = Http1Response(self, self._loop, self._bounds.max_buffered_bytes)
+        if self.closed:
+            self._owner.finished(self, reusable=False)
+            raise ConnectionLost("closed before the request")
+        self._reset()
+        self._response = response
+        if len(body) <= _WRITE_WHOLE:
+            self._transport.write(head + body)
+        else:
+            await self._write_pieces(response, head, body, by)
+        while not response.status:
+            if response._error is not None:
+                raise response._error
+            if not await self.news(response, by):
+                self.fail(ResponseTimeout("no response head came in time"))
+        response.expect_body()
+        return response
+
+    async def _write_pieces(self, response: Http1Response, head: bytes, body: bytes, by: float) -> None:
+        # An answer that comes before the request is out ends the sending; such a connection is not used again.
+        self._unsent = True
+        self._transport.write(head)
+        view = memoryview(body)
+        for start in range(0, len(body), _WRITE_WHOLE):
+            while self._write_paused and not response.status and response._connection is not None:
+                if not await self.news(response, by):
+                    self.fail(ResponseTimeout("the request could not be sent in time"))
+            if response.status or response._connection is None:
+                return
+            self._transport.write(view[start : start + _WRITE_WHOLE])
+        self._unsent = False
+
+    async def news(self, response: Http1Response, by: float) -> bool:
+        """Waits until something happened to `response` (`True`) or `by` has passed (`False`).
+
+        Cancelled, it closes the connection at once, if `response` is still under way on it.
+        """
+        if self._waiter is not None:
+            raise RuntimeError("a response has one reader")
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiter = waiter
+        self._deadline = by
+        if self._timer is None or by < self._timer_at:
+            self._set_timer(by)
+        try:
+            return await waiter
+        except BaseException:
+            if self._waiter is waiter:
+                self._waiter = None
+            response.close()
+            raise
+
+    def fail(self, error: UpstreamError) -> None:
+        """Ends the exchange with `error` and the connection with it."""
+        response = self._response
+        if response is not None:
+            self._response = None
+            response.end(error)
+            self.close()
+            self._owner.finished(self, reusable=False)
+            self._wake()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Closes at once; an exchange under way is the caller's to end (`fail`)."""
+        if not self.closed:
+            self.closed = True
+            self._transport.abort()
+
+    def resume_reading(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            if not self.closed:
+                self._transport.resume_reading()
+
+    # Time and waking.
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(True)
+
+    def _set_timer(self, by: float) -> None:
+        # One timer for the connection: it is moved only to an earlier time, and moves itself to a later one when it fires.
+        if self._timer is not None:
+            self._timer.cancel()
+        at = min(by, self._loop.time() + _LONGEST_TIMER_S)
+        self._timer = self._loop.call_at(at, self._time_is_up)
+        self._timer_at = at
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        waiter = self._waiter
+        if waiter is None:
+            return
+        if self._loop.time() + _CLOCK_STEP_S < self._deadline:
+            self._set_timer(self._deadline)
+            return
+        self._waiter = None
+        if not waiter.done():
+            waiter.set_result(False)
+
+    # What the transport tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass.
+        self._transport = cast(asyncio.Transport, transport)
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        response = self._response
+        if response is None:
+            self.close()
+            return
+        self.heard = True
+        if not response.status:
+            room = self._bounds.max_head_bytes - self._head_bytes
+            if len(data) > room:
+                self._receive_much(data, room)
+                return
+            self._head_bytes += len(data)
+        self._feed(response, data)
+
+    def _receive_much(self, data: bytes, room: int) -> None:
+        """More than a head may have: it has to end within `room` bytes, and body may follow."""
+        response = self._response
+        assert response is not None
+        self._head_bytes += room
+        self._feed(response, data[:room])
+        if self._response is None:
+            self.close()
+        elif response.status:
+            self._feed(response, data[room:])
+        else:
+            self.fail(ResponseTooLarge(f"a response head of more than {self._bounds.max_head_bytes} bytes"))
+
+    def _feed(self, response: Http1Response, data: bytes) -> None:
+        is_body = response.status != 0
+        self._last_piece = b""
+        surplus = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:
+                self.fail(self._fault or ProtocolError(f"the response is not HTTP/1.1: {error}"))
+                return
+            surplus = True
+        if self._complete:
+            self._finish(response, surplus=surplus or self._has_surplus(response, data))
+            return
+        if is_body:
+            self._quiet_bytes = 0 if self._last_piece else self._quiet_bytes + len(data)
+            if self._quiet_bytes > self._bounds.max_head_bytes:
+                self.fail(ResponseTooLarge("chunk framing or trailers without end"))
+                return
+        if response.status:
+            if response.is_ahead and not self._read_paused:
+                self._read_paused = True
+                self._transport.pause_reading()
+            if response.is_wanted:
+                self._wake()
+
+    def _has_surplus(self, response: Http1Response, data: bytes) -> bool:
+        """Whether `data` goes on after the message's end with line breaks, which the parser skips. In doubt: yes."""
+        if self._has_transfer_encoding:
+            return not (data.endswith(b"0\r\n\r\n") or (len(data) < 5 and b"0\r\n\r\n".endswith(data)))
+        return not data.endswith(self._last_piece or b"\r\n\r\n") or data.endswith(b"\r\n\r\n\r\n")
+
+    def _finish(self, response: Http1Response, *, surplus: bool) -> None:
+        reusable = (
+            self._keep
+            and not surplus
+            and not self._unsent
+            and not self.closed
+            and not self._transport.get_write_buffer_size()
+        )
+        self._response = None
+        self._last_piece = b""
+        response.end(None)
+        if reusable:
+            self.resume_reading()
+        else:
+            self.close()
+        self._owner.finished(self, reusable=reusable)
+        self._wake()
+
+    def eof_received(self) -> bool:
+        self._end_of_input(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._end_of_input(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._owner.lost(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if self._unsent:
+            self._wake()
+
+    def _end_of_input(self, exc: Exception | None) -> None:
+        response = self._response
+        if response is None:
+            self.close()
+        elif response.status and response.complete_by_eof and exc is None:
+            self._finish(response, surplus=False)
+        else:
+            error = ConnectionLost("the connection was reset" if exc is not None else "the connection was closed early")
+            error.__cause__ = exc
+            self.fail(error)
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise _Surplus
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        response = self._response
+        if response is None or response.status:
+            return  # a trailer: nobody asked for one
+        name = name.lower()
+        response.headers.append((name, value))
+        if name == b"content-length":
+            response.content_length = int(value)
+        elif name == b"transfer-encoding":
+            if self._has_transfer_encoding or value.strip().lower() != b"chunked":
+                self._refuse(ProtocolError("a transfer-encoding other than chunked"))
+            self._has_transfer_encoding = True
+
+    def on_headers_complete(self) -> None:
+        response = self._response
+        assert response is not None
+        parser = self._parser
+        status = parser.get_status_code()
+        has_framing = self._has_transfer_encoding or response.content_length is not None
+        if status < 200:
+            self._accept_interim(response, status, has_framing)
+            return
+        if status > 599:
+            self._refuse(ProtocolError(f"the status {status} is none of HTTP"))
+        version = parser.get_http_version()
+        if version != "1.1" and (version != "1.0" or self._has_transfer_encoding):
+            self._refuse(ProtocolError(f"an answer in HTTP/{version}"))
+        if status in (204, 304):
+            self._keep = version == "1.1" and not has_framing and parser.should_keep_alive()
+        else:
+            # An answer in HTTP/1.0 may ask to be kept; too few of those servers can be believed.
+            self._keep = version == "1.1" and parser.should_keep_alive()
+            response.complete_by_eof = not has_framing
+        response.status = status
+
+    def _accept_interim(self, response: Http1Response, status: int, has_framing: bool) -> None:
+        if status < 100:
+            self._refuse(ProtocolError(f"the status {status} is none of HTTP"))
+        if status == 101:
+            self._refuse(ProtocolError("an upgrade to another protocol that was not asked for"))
+        if has_framing:
+            self._refuse(ProtocolError("an interim answer with a body"))
+        self._interim += 1
+        if self._interim > self._bounds.max_interim:
+            self._refuse(ResponseTooLarge(f"more than {self._bounds.max_interim} interim answers"))
+        self._is_interim = True
+        response.headers.clear()
+
+    def on_body(self, piece: bytes) -> None:
+        response = self._response
+        if response is not None:
+            response.add(piece)
+            self._last_piece = piece
+
+    def on_message_complete(self) -> None:
+        if self._is_interim:
+            self._is_interim = False
+        else:
+            self._complete = True
+
+    def _refuse(self, fault: UpstreamError) -> None:
+        """Stops the parser from inside one of its calls; `_feed` raises `fault` to the reader."""
+        self._fault = fault
+        raise fault
+
+
+class _Surplus(Exception):
+    """Bytes past the end of the message."""

@@ -1,0 +1,188 @@
+"""From a base URL to a connected transport: names, addresses that may be called, TLS.
+
+An address is checked, not a name: the name is resolved here, each address is judged, and exactly that address is connected to.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from gateway.upstream.errors import ConnectError, ConnectTimeout
+from routing.core.catalog import Provider
+
+Resolver = Callable[[str, int], Sequence[str]]
+"""Host and port to IP addresses in order of preference. May block: it runs in a thread. Raises `OSError`."""
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+P = TypeVar("P", bound=asyncio.Protocol)
+
+MAX_ADDRESSES = 8
+"""Addresses of one name that are tried; more share too little time each."""
+
+_CARRIER_NAT = ipaddress.ip_network("100.64.0.0/10")
+_SIX_TO_FOUR = ipaddress.ip_network("2002::/16")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def system_resolver(host: str, port: int) -> list[str]:
+    """The system's own answer, without repetitions."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def is_public(address: Address) -> bool:
+    """Whether nothing private is reachable at `address`, also not through an IPv4 address inside it."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if address.ipv4_mapped is not None:
+            return False
+        if inner is not None and not is_public(inner):
+            return False
+        if address in _SIX_TO_FOUR or address in _NAT64:
+            return True
+        if address.is_site_local:
+            return False
+    elif address in _CARRIER_NAT:
+        return False
+    return address.is_global and not (
+        address.is_multicast or address.is_reserved or address.is_unspecified or address.is_link_local
+    )
+
+
+def is_literally_loopback(host: str) -> bool:
+    """`localhost`, 127.0.0.0/8 in its usual form, `::1`; not a name that merely resolves there."""
+    literal = _literal(host)
+    return host.lower() == "localhost" if literal is None else literal.is_loopback
+
+
+class TlsContexts:
+    """Verifying client contexts, one per `ca_file`: loading the authorities costs milliseconds."""
+
+    def __init__(self) -> None:
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
+
+    def context(self, ca_file: str | None) -> ssl.SSLContext:
+        """Raises `ConnectError` when the file cannot be used."""
+        context = self._contexts.get(ca_file)
+        if context is None:
+            try:
+                context = ssl.create_default_context(cafile=ca_file)
+            except OSError as error:
+                raise ConnectError(f"ca_file {ca_file}: {error.strerror or 'not a certificate file'}") from error
+            context.set_alpn_protocols(["http/1.1"])
+            self._contexts[ca_file] = context
+        return context
+
+
+class Dialer:
+    """Opens connections to one provider."""
+
+    def __init__(self, provider: Provider, contexts: TlsContexts, resolve: Resolver) -> None:
+        """Raises `ConnectError` when the base URL cannot be called."""
+        url = urlsplit(provider.base_url)
+        try:
+            port = url.port
+        except ValueError:
+            port = 0
+        if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+            raise ConnectError(f"provider {provider.name}: the base URL cannot be called")
+        self._name = provider.name
+        self._host = url.hostname
+        self._port = port or (443 if url.scheme == "https" else 80)
+        self._tls = url.scheme == "https"
+        self._ca_file = provider.ca_file
+        self._contexts = contexts
+        self._resolve = resolve
+        self._private_allowed = provider.allow_private_addresses
+        self._loopback_allowed = is_literally_loopback(self._host)
+        self._lookup: asyncio.Future[Sequence[str]] | None = None
+
+    async def connect(self, factory: Callable[[], P], *, by: float) -> P:
+        """A connected protocol; `by` on the loop's clock bounds DNS, TCP and TLS together.
+
+        Addresses are tried in order; each but the last gets its share of the time that is left.
+        Raises `ConnectError`, `ConnectTimeout`.
+        """
+        loop = asyncio.get_running_loop()
+        context = self._contexts.context(self._ca_file) if self._tls else None
+        addresses = await self._addresses(loop, by)
+        failure: ConnectError | ConnectTimeout | None = None
+        for position, address in enumerate(addresses):
+            now = loop.time()
+            share_ends = now + (by - now) / (len(addresses) - position)
+            try:
+                async with asyncio.timeout_at(share_ends):
+                    _, protocol = await loop.create_connection(
+                        factory,
+                        address,
+                        self._port,
+                        ssl=context,
+                        server_hostname=self._host if context is not None else None,
+                    )
+                return protocol
+            except TimeoutError as error:
+                # The kernel's own ETIMEDOUT is a TimeoutError as well, and as much the end of this address.
+                failure = ConnectTimeout(f"provider {self._name}: {address} did not accept in time")
+                failure.__cause__ = error
+            except ssl.SSLError as error:
+                reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
+                failure = ConnectError(f"provider {self._name}: TLS with {self._host}: {reason}")
+                failure.__cause__ = error
+            except OSError as error:
+                failure = ConnectError(f"provider {self._name}: {address}: {error.strerror or type(error).__name__}")
+                failure.__cause__ = error
+        assert failure is not None
+        raise failure
+
+    async def _addresses(self, loop: asyncio.AbstractEventLoop, by: float) -> list[str]:
+        literal = _literal(self._host)
+        found = [self._host] if literal is not None else await self._look_up(loop, by)
+        allowed = [address for address in found if self._may_call(address)]
+        if not allowed:
+            if found:
+                raise ConnectError(
+                    f"provider {self._name}: {self._host} leads to {found[0]}, and addresses that are not public need "
+                    "allow_private_addresses"
+                )
+            raise ConnectError(f"provider {self._name}: {self._host} has no address")
+        return allowed[:MAX_ADDRESSES]
+
+    def _may_call(self, address: str) -> bool:
+        if self._private_allowed:
+            return True
+        parsed = ipaddress.ip_address(address)
+        return parsed.is_loopback if self._loopback_allowed else is_public(parsed)
+
+    async def _look_up(self, loop: asyncio.AbstractEventLoop, by: float) -> Sequence[str]:
+        # Everybody who needs the name now waits for one lookup: a slow resolver would else take a thread for each.
+        lookup = self._lookup
+        if lookup is None or lookup.done():
+            lookup = self._lookup = loop.run_in_executor(None, self._resolve, self._host, self._port)
+            lookup.add_done_callback(_look_at_exception)
+        try:
+            async with asyncio.timeout_at(by):
+                return await asyncio.shield(lookup)
+        except TimeoutError as error:
+            raise ConnectTimeout(f"provider {self._name}: {self._host} was not resolved in time") from error
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ConnectError(f"provider {self._name}: {self._host}: {reason}") from error
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _look_at_exception(lookup: "asyncio.Future[Sequence[str]]") -> None:
+    # When every waiter was cancelled nobody else looks, and the loop would complain.
+    if not lookup.cancelled():
+        lookup.exception()
