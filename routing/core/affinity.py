@@ -214,7 +214,5 @@ class _GroupPins:
                 del self.callers_holding[before]
         if after:
             self.callers_holding.setdefault(after, OrderedDict())[caller] = None
-        if after > self.most:
-            self.most = after
-        elif before == self.most and before not in self.callers_holding:
+        if after > self.most or (before == self.most and before not in self.callers_holding):
             self.most = after

@@ -114,10 +114,7 @@ def shape_with_complexity(
         output_cap=output_cap,
         prompt_features=len(prompt_features),
     )
-    if output_cap is not None:
-        reserved = output_cap
-    else:
-        reserved = RESERVED_FOR_MESSAGES if dialect == "anthropic" else 0
+    without_cap = RESERVED_FOR_MESSAGES if dialect == "anthropic" else 0
     return RequestShape(
         dialect=dialect,
         stream=stream,
@@ -139,7 +136,7 @@ def shape_with_complexity(
         prompt_features=prompt_features,
         conversation_key=conversation_key,
         input_tokens=input_tokens,
-        reserved_output=reserved,
+        reserved_output=without_cap if output_cap is None else output_cap,
         complexity_score=score,
         complexity=complexity_bucket(score),
     )

@@ -1,0 +1,159 @@
+"""Putting candidates in order: by the list, by weight, by a draw, or by weight and score blended."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from routing.core.catalog import ScorePolicy
+
+FULL_BAND_AT: Final = 0.7
+"""`max_score_adjustment_percent` / 100 from which on the near-tie band has its full width; below it is narrower."""
+
+
+class Order(NamedTuple):
+    """Indices into the candidates, the primary first."""
+
+    order: list[int]
+    tie_break: str
+    propensity: float = 1.0
+    drawn: float | None = None
+
+
+class Ranking(NamedTuple):
+    """The blend and the order it gives; lists in the candidates' order."""
+
+    contrasted: list[float]
+    finals: list[float]
+    band: frozenset[int]
+    """Indices of the near ties; empty: no band."""
+    order: list[int]
+    tie_break: str
+
+
+def listed(weights: Sequence[float]) -> Order:
+    """As listed, weight 0 behind."""
+    return Order(_listed(weights), "only" if len(weights) == 1 else "position")
+
+
+def by_weight(weights: Sequence[float]) -> Order:
+    """Heaviest first, then as listed: what a group does before it has observed enough."""
+    order = sorted(range(len(weights)), key=lambda index: -weights[index])
+    if len(order) == 1:
+        return Order(order, "only")
+    return Order(order, "weight" if weights[order[0]] > weights[order[1]] else "position")
+
+
+def weighted(weights: Sequence[float], draw: Callable[[], float]) -> Order:
+    """The primary drawn with probability weight / sum, the others as listed. All weights 0: all equally likely."""
+    if len(weights) == 1:
+        return Order([0], "only")
+    shares = weights if any(weights) else [1.0] * len(weights)
+    number = draw()
+    total = sum(shares)
+    primary = drawn_index(shares, number)
+    order = [primary, *(index for index in _listed(weights) if index != primary)]
+    return Order(order, "draw", shares[primary] / total, number)
+
+
+def drawn_index(shares: Sequence[float], number: float) -> int:
+    """Where `number` in [0, 1) falls when the shares lie side by side. A share of 0 is never hit."""
+    point = number * sum(shares)
+    last = 0
+    for index, share in enumerate(shares):
+        if share <= 0.0:
+            continue
+        last = index
+        if point < share:
+            break
+        point -= share
+    return last
+
+
+def _listed(weights: Sequence[float]) -> list[int]:
+    everyone = range(len(weights))
+    if all(weights) or not any(weights):
+        return list(everyone)
+    return [i for i in everyone if weights[i] > 0.0] + [i for i in everyone if weights[i] <= 0.0]
+
+
+def relative_weights(weights: Sequence[float]) -> list[float]:
+    """W: each weight over the largest; where all are 0, all are 1."""
+    largest = max(weights)
+    return [weight / largest for weight in weights] if largest > 0.0 else [1.0] * len(weights)
+
+
+def rank(
+    weights: Sequence[float],
+    dynamics: Sequence[float],
+    in_flight: Sequence[int],
+    *,
+    adjustment: float,
+    contrast: float,
+    near_tie: float,
+) -> Ranking:
+    """Blends weight and score and orders the candidates, given in the order of the group's list.
+
+    D' = max(0, 1 - contrast x (Dmax - D)); final = (1 - adjustment) x W + adjustment x D'. The primary is the
+    least busy of those within the near-tie band below the highest final, then by final, weight, position. The others
+    follow by final, D, weight, position; weight 0 is behind every positive weight.
+    """
+    relative = relative_weights(weights)
+    best = max(dynamics)
+    contrasted = [max(0.0, 1.0 - contrast * (best - dynamic)) for dynamic in dynamics]
+    kept = 1.0 - adjustment
+    finals = [kept * weight + adjustment * value for weight, value in zip(relative, contrasted, strict=True)]
+
+    everyone = range(len(weights))
+    fallback_only = [i for i in everyone if weights[i] <= 0.0] if any(weights) else []
+    first = [i for i in everyone if weights[i] > 0.0] if fallback_only else everyone
+    # Sorting is stable, so what is equal in all of these stays in the order of the list.
+    order = sorted(first, key=lambda i: (-finals[i], -dynamics[i], -weights[i]))
+
+    top = finals[order[0]]
+    width = near_tie * min(1.0, adjustment / FULL_BAND_AT)
+    if width > 0.0:
+        band = [i for i in first if finals[i] >= top - width]
+        primary = min(band, key=lambda i: (in_flight[i], -finals[i], -weights[i]))
+    else:
+        band = []
+        primary = min(first, key=lambda i: (-finals[i], -weights[i]))
+    tie_break = _tie_break(primary, band or list(first), in_flight if band else None, finals, weights)
+    order.remove(primary)
+    order.insert(0, primary)
+    if fallback_only:
+        order += sorted(fallback_only, key=lambda i: (-finals[i], -dynamics[i]))
+    if len(order) == 1:
+        tie_break = "only"
+    return Ranking(contrasted, finals, frozenset(band), order, tie_break)
+
+
+def _tie_break(
+    primary: int,
+    rivals: Sequence[int],
+    in_flight: Sequence[int] | None,
+    finals: Sequence[float],
+    weights: Sequence[float],
+) -> str:
+    """What set the primary apart from the last rivals that were still equal to it."""
+    if len(rivals) == 1:
+        return "final"
+    if in_flight is not None:
+        rivals = [i for i in rivals if in_flight[i] == in_flight[primary]]
+        if len(rivals) == 1:
+            return "in_flight"
+    rivals = [i for i in rivals if finals[i] == finals[primary]]
+    if len(rivals) == 1:
+        return "final"
+    return "weight" if sum(weights[i] == weights[primary] for i in rivals) == 1 else "position"
+
+
+def rank_by_policy(
+    weights: Sequence[float], dynamics: Sequence[float], in_flight: Sequence[int], policy: ScorePolicy
+) -> Ranking:
+    return rank(
+        weights,
+        dynamics,
+        in_flight,
+        adjustment=policy.adjustment,
+        contrast=policy.contrast,
+        near_tie=policy.near_tie,
+    )
