@@ -6,7 +6,7 @@ that it can hold; the others are the reader's and the compiler's. Prices and wei
 are exactly those that a float means and gives back, which a decimal column of fixed places would round.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 from django.core.validators import RegexValidator
@@ -72,6 +72,10 @@ class OptionalText(models.CharField):  # type: ignore[type-arg]  # generic for t
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"null": True, "blank": True, "default": None, **kwargs})
+
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.CharField", args, kwargs
 
 
 def _is_one_of(model: str, field: str, choices: list[tuple[str, str]]) -> models.CheckConstraint:
@@ -155,13 +159,13 @@ class Provider(models.Model):
 
     class Meta:
         ordering = ("name",)
-        constraints = [
+        constraints = (
             _is_one_of("provider", "dialect", DIALECTS),
             _is_one_of("provider", "auth", AUTHS),
             *_within("provider", 1, None, "max_in_flight"),
             *_within("provider", 1, 86_400_000, "connect_ms", "first_byte_ms", "idle_ms", "total_ms", "keepalive_ms"),
             *_within("provider", 1024, None, "max_response_bytes", "max_event_bytes"),
-        ]
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -225,7 +229,7 @@ class ProviderModel(models.Model):
 
     class Meta:
         ordering = ("provider__name", "name")
-        constraints = [
+        constraints = (
             models.UniqueConstraint(
                 fields=("provider", "name"),
                 name="providermodel_name_unique",
@@ -243,7 +247,7 @@ class ProviderModel(models.Model):
                 "cache_write_1h_price_per_million_usd",
             ),
             *_within("providermodel", 1, None, "context_tokens", "max_output_tokens", "max_request_bytes"),
-        ]
+        )
 
     def __str__(self) -> str:
         return f"{self.provider}/{self.name}"
@@ -385,7 +389,7 @@ class ModelGroup(models.Model):
 
     class Meta:
         ordering = ("name",)
-        constraints = [
+        constraints = (
             _is_one_of("modelgroup", "strategy", STRATEGIES),
             _is_one_of("modelgroup", "model_identity", MODEL_IDENTITIES),
             _is_one_of("modelgroup", "normalization", NORMALIZATIONS),
@@ -414,7 +418,7 @@ class ModelGroup(models.Model):
                 "latency_min_observations",
             ),
             *_within("modelgroup", 0, 10, "confidence_z"),
-        ]
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -459,7 +463,7 @@ class Target(models.Model):
 
     class Meta:
         ordering = ("position", "pk")
-        constraints = [
+        constraints = (
             models.CheckConstraint(
                 condition=Q(provider_model__isnull=False, provider__isnull=True, model__isnull=True)
                 | Q(provider_model__isnull=True, provider__isnull=False, model__isnull=False),
@@ -468,7 +472,7 @@ class Target(models.Model):
             ),
             *_within("target", 0, None, "weight"),
             *_within("target", 1, None, "max_in_flight"),
-        ]
+        )
 
     def __str__(self) -> str:
         return str(self.provider_model) if self.provider_model_id else f"{self.provider}/{self.model}"
@@ -499,14 +503,14 @@ class ScoreTerm(models.Model):
 
     class Meta:
         ordering = ("position", "pk")
-        constraints = [
+        constraints = (
             *_within("scoreterm", 0, None, "share"),
             models.CheckConstraint(
                 condition=Q(expression__isnull=True) | Q(weights__isnull=True),
                 name="scoreterm_expression_or_weights",
                 violation_error_message="A term has an expression or weights, not both.",
             ),
-        ]
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -531,7 +535,7 @@ class EvaluationMetadata(models.Model):
     class Meta:
         ordering = ("position", "pk")
         verbose_name_plural = "evaluation metadata"
-        constraints = _within("evaluationmetadata", 0, 1, "quality_score", "pass_rate")
+        constraints = (*_within("evaluationmetadata", 0, 1, "quality_score", "pass_rate"),)
 
     def __str__(self) -> str:
         return f"{self.provider}/{self.model}"
