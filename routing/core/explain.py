@@ -6,7 +6,7 @@ from typing import Any, Final
 from routing.core.catalog import ScorePolicy, ScoreTerm, TargetId
 from routing.core.decide import PREFERRED_TAG, dynamic
 from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, TermValue
-from routing.core.expressions import NAMES, compile_expression, compile_weights
+from routing.core.expressions import NAMES, compile_expression
 from routing.core.scores import DEFAULT_TERM, NEUTRAL, higher_is_better, lower_is_better, relative_cost
 from routing.core.strategies import by_weight, drawn_index, listed, rank
 
@@ -199,7 +199,10 @@ def _exact(term: ScoreTerm) -> str | None:
 
 def _candidate(candidate: Candidate, terms: Sequence[ScoreTerm]) -> PlainData:
     target = candidate.target
-    scores = {each.name: {"raw": each.raw, "value": each.value, "flag": each.flag} for each in candidate.scores}
+    values = {each.name: each.value for each in candidate.scores}
+    scores: PlainData = {
+        each.name: {"raw": each.raw, "value": each.value, "flag": each.flag} for each in candidate.scores
+    }
     return {
         "target": target.id,
         "provider": target.provider.name,
@@ -224,7 +227,7 @@ def _candidate(candidate: Candidate, terms: Sequence[ScoreTerm]) -> PlainData:
                 "preferred_tags": value.preferred_tags,
                 "flag": value.flag,
                 "contributions": {
-                    name: weight * scores[name]["value"] for name, weight in term.weights.items() if name in scores
+                    name: weight * values[name] for name, weight in term.weights.items() if name in values
                 },
             }
             for value, term in zip(candidate.terms, terms, strict=False)
