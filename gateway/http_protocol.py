@@ -1,0 +1,415 @@
+"""uvicorn's HTTP/1.1 protocol with what it lacks: deadlines for slow clients, bounds, and a drain that ends in code 0.
+
+One sweep over all connections, twice a second, keeps every deadline: a request costs no timer of its own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import uuid
+from collections.abc import Generator
+from types import FrameType
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import HANDLED_SIGNALS
+
+from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, Application, ClientLimits
+
+log = logging.getLogger("pilotage.serving")
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_PIPELINED = 8
+"""Requests that may wait on one connection behind the one being served."""
+LINGER_SECONDS = 5.0
+"""How long the rest of a body is read and thrown away after it was refused, so that the client can read the answer."""
+SWEEP_SECONDS = 0.5
+ENDING_SECONDS = 2.0
+"""What a request that was still running at the end of the drain has for its error event."""
+
+_BODY_FIELDS = (b"content-length", b"transfer-encoding")
+
+IDLE, HEAD, BODY = range(3)
+"""Where the parser stands: between two requests, in a request's head, in its body."""
+
+
+class Refused(Exception):
+    """Raised in a parser callback; ends the connection with an answer."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class Cycle(RequestResponseCycle):
+    async def run_asgi(self, app: Any) -> None:
+        """As uvicorn's, but that a cancelled request is no error of the application, and closes without an end."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            if not self.response_complete:
+                self.transport.close()
+        except Exception as problem:
+            log.error("the application failed", exc_info=problem)
+            if self.response_started:
+                self.transport.close()
+            elif not self.disconnected:
+                await self.send_500_response()
+        else:
+            if not self.response_complete and not self.disconnected:
+                # Half an answer must never look like a whole one.
+                self.transport.close()
+        finally:
+            self.on_response = _nothing
+
+
+class ExpectingCycle(Cycle):
+    """The client waits to be told to send its body. An answer without that leaves the connection of no use."""
+
+    async def send(self, message: Any) -> None:
+        if not self.response_started and self.waiting_for_100_continue and self.more_body:
+            self.keep_alive = False
+        await super().send(message)
+
+
+def _nothing() -> None:
+    pass
+
+
+class ClientProtocol(HttpToolsProtocol):
+    limits = ClientLimits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._phase = HEAD
+        self._since = self.loop.time()
+        """Start of the head; of the body, its first sweep; of the lingering, its first sweep."""
+        self._head_bytes = 0
+        self._weigh = False
+        self._body_bytes = 0
+        self._body_s = 0.0
+        """How long we have waited for the body, the time in which we did not want it left out."""
+        self._trailer_bytes = 0
+        self._lingers = False
+        self._unsent = 0
+        self._stalled_since = 0.0
+        self._without_upgrade = False
+        """The head that came asks for another protocol and has a body, which the parser would not read."""
+        self._ended = False
+        """Nothing more is read from this connection."""
+        self._running: Cycle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        running = self._running
+        if running is not None and not running.response_complete:
+            # uvicorn tells only the newest of several pipelined requests.
+            running.disconnected = True
+            running.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self._phase == IDLE:
+            self._begin_head(0)
+        if self._phase == HEAD:
+            self._weigh = self._head_bytes + len(data) > MAX_HEAD_BYTES
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Answered as the plain request it also is: Java's client offers h2c with every first request.
+            if self._without_upgrade:
+                self._read_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as problem:
+            refused = problem.__context__
+            if not isinstance(refused, Refused):
+                refused = Refused(400, "malformed_request", "The request is not valid HTTP/1.1.")
+            self._refuse(refused)
+            return
+        if self._phase == HEAD and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_HEAD_TOO_LARGE)
+
+    def _begin_head(self, size: int) -> None:
+        self._phase = HEAD
+        self._since = self.loop.time()
+        self._head_bytes = size
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Reads the head once more without its offer, so that the body belongs to it."""
+        self._without_upgrade = False
+        named = (b"upgrade", b"connection", b"http2-settings")
+        kept = b"".join(b"%s: %s\r\n" % field for field in self.headers if field[0] not in named)
+        head = b"%s %s HTTP/1.1\r\n%sconnection: close\r\n\r\n" % (self.parser.get_method(), self.url, kept)
+        self.parser = httptools.HttpRequestParser(self)
+        self._begin_head(0)
+        self.data_received(head + rest)
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        if self._phase != HEAD:  # the second request in one piece of data
+            self._begin_head(0)
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == BODY:
+            # A trailer. The head that the application has must not change under it.
+            self._trailer_bytes += len(name) + len(value) + 4
+            if self._trailer_bytes > MAX_HEAD_BYTES:
+                raise _HEAD_TOO_LARGE
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser, scope = self.parser, self.scope
+        if (
+            self._weigh
+            and len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES
+        ):
+            raise _HEAD_TOO_LARGE
+        if parser.should_upgrade() and any(name in _BODY_FIELDS for name, _ in self.headers):
+            self._without_upgrade = True
+            return
+        http_version = parser.get_http_version()
+        if http_version == "1.1":
+            keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        else:
+            keep_alive = False
+            scope["http_version"] = http_version
+        url = self.url
+        if not url.startswith(b"/"):  # `GET http://host/path`, `OPTIONS *`
+            parsed = httptools.parse_url(url)
+            url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
+        raw_path, _, query = url.partition(b"?")
+        path = raw_path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = raw_path
+        scope["query_string"] = query.partition(b"#")[0]
+        self._phase = BODY
+        self._body_bytes = self._trailer_bytes = 0
+        self._body_s = 0.0
+        self._lingers = False
+        kind = ExpectingCycle if self.expect_100_continue else Cycle
+        cycle = self.cycle = kind(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive and not DRAINING.is_set(),
+            on_response=self.on_response_complete,
+        )
+        running = self._running
+        if running is None or running.response_complete:
+            self._running = cycle
+            self._start_asgi_task(cycle, self.app)
+        else:
+            if len(self.pipeline) >= MAX_PIPELINED:
+                raise Refused(400, "too_many_pipelined", "Too many requests wait on this connection.")
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._without_upgrade:
+            return
+        self._phase = IDLE
+        if self._lingers:
+            self._lingers = False
+            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_SECONDS, self.timeout_keep_alive_handler)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]  # type: ignore[assignment]  # only our cycles are put there
+        super().on_response_complete()
+        if self._phase == BODY and not self.transport.is_closing() and not self._lingers:
+            # Refused before its body was whole. The keep-alive timer does not count: the client is not idle.
+            self._unset_keepalive_if_required()
+            self._lingers = True
+            self._since = self.loop.time()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._phase != HEAD:
+            super().timeout_keep_alive_handler()
+
+    # Ends
+
+    def sweep(self, now: float) -> None:
+        """Called every `SWEEP_SECONDS`: ends a connection whose client is too slow."""
+        transport, limits = self.transport, self.limits
+        size = transport.get_write_buffer_size()
+        if size:
+            # What the application adds meanwhile is no sign of reading: only a shrinking rest is.
+            if self._unsent == 0 or size < self._unsent:
+                self._stalled_since = now
+            elif now - self._stalled_since >= limits.write_stall_seconds:
+                log.info("a client was cut off: it read nothing", extra={"seconds": limits.write_stall_seconds})
+                transport.abort()
+                return
+        self._unsent = size
+        if self._phase == IDLE or transport.is_closing():
+            return
+        if self._phase == HEAD:
+            if now - self._since >= limits.head_seconds:
+                if self._head_bytes:
+                    self._refuse(Refused(408, "request_timeout", "The request's head did not arrive in time."))
+                else:
+                    transport.close()
+        elif self._lingers:
+            if now - self._since >= LINGER_SECONDS:
+                transport.close()
+        elif limits.min_body_bytes_per_second and not self.flow.read_paused:
+            cycle = self.cycle
+            if not cycle.waiting_for_100_continue:
+                self._body_s += SWEEP_SECONDS
+                allowed = limits.head_seconds + self._body_bytes / limits.min_body_bytes_per_second
+                if self._body_s >= allowed:
+                    self._refuse(Refused(408, "request_timeout", "The request's body arrives too slowly."))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answers, if nobody else is answering on this connection, and closes it. Nothing more of it is read."""
+        self._ended = True
+        running = self._running
+        if running is None or running.response_complete:
+            self._answer(refused)
+        elif running is not self.cycle or self._phase == HEAD:
+            # The fault is in a later request: the one being served gets its answer whole.
+            running.keep_alive = False
+            self.pipeline.clear()
+        elif running.response_started:
+            self.transport.abort()
+        else:
+            running.disconnected = True
+            running.message_event.set()
+            self._answer(refused)
+
+    def _answer(self, refused: Refused) -> None:
+        if self.transport.is_closing():
+            return
+        id = "req_" + uuid.uuid4().hex
+        error = {"type": "invalid_request_error", "code": refused.code, "message": refused.message}
+        content: dict[str, object]
+        url, headers = getattr(self, "url", b""), self.headers or []
+        if url.startswith(b"/v1/messages") or any(name == b"anthropic-version" for name, _ in headers):
+            content = {"type": "error", "error": error, "request_id": id}
+        else:
+            content = {"error": error | {"param": None}}
+        body = msgspec.json.encode(content)
+        self.transport.write(
+            b"%scontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n\r\n%s"
+            % (STATUS_LINE[refused.status], len(body), id.encode(), body)
+        )
+        self.transport.close()
+
+
+_HEAD_TOO_LARGE = Refused(431, "head_too_large", f"The request's head is larger than {MAX_HEAD_BYTES:,} bytes.")
+
+
+class Server(uvicorn.Server):
+    """Drains on SIGTERM and SIGINT and then returns, where uvicorn would die of the signal."""
+
+    def __init__(self, config: uvicorn.Config, *, drain_seconds: float, parent: int | None) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._parent = parent
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        DRAINING.set()
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+        now = loop.time()
+        for connection in list(self.server_state.connections):
+            connection.sweep(now)  # type: ignore[union-attr]  # `server_for` makes no other kind
+        if self._parent is not None and os.getppid() != self._parent and not self.should_exit:
+            log.error("the supervisor is gone: stopping")
+            self.handle_exit(signal.SIGTERM, None)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        state = self.server_state
+        for server in self.servers:
+            server.close()
+        for bound in sockets or []:
+            bound.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        log.info("draining", extra={"requests": len(state.tasks), "seconds": self._drain_seconds})
+        await self._until_idle(self._drain_seconds)
+        if state.tasks:
+            log.warning("requests were cut off at the end of the drain", extra={"requests": len(state.tasks)})
+            for task in list(state.tasks):
+                task.cancel()
+            await self._until_idle(ENDING_SECONDS)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def _until_idle(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        by = loop.time() + seconds
+        state = self.server_state
+        while (state.connections or state.tasks) and not self.force_exit and loop.time() < by:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+def server_for(
+    application: Application, *, limits: ClientLimits, drain_seconds: float, parent: int | None = None
+) -> Server:
+    """`parent`: the process that supervises this one; when it is gone, the server stops."""
+    config = uvicorn.Config(
+        application,
+        interface="asgi3",
+        loop="uvloop",
+        http=type("BoundClientProtocol", (ClientProtocol,), {"limits": limits}),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    return Server(config, drain_seconds=drain_seconds, parent=parent)

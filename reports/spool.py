@@ -1,0 +1,241 @@
+"""Telling what happened without ever waiting: records to an append-only file, log lines to a stream.
+
+A record is one JSON line, written with one `write` on a descriptor opened for appending: once the call has returned,
+the line survives the death of the process. Each process has files of its own, `NAME-PID-START-NUMBER.jsonl`, and keeps
+the newest locked (`flock`) as long as it lives: a file that can be locked is finished.
+"""
+
+import contextlib
+import fcntl
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reports.core.record import EndRecord, IntentRecord
+
+SUFFIX = ".jsonl"
+_CHECK_EVERY_BYTES = 4 << 20
+"""How much this process writes between two looks at what all processes together have on disk."""
+_PAUSE_S = 1.0
+"""After a failure, and while the bound is reached, the disk is asked again once in this time."""
+
+
+class Spool:
+    """Appends the records of one process. Never raises: what cannot be written is dropped and counted."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "records",
+        max_file_bytes: int = 64 << 20,
+        max_total_bytes: int = 2 << 30,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_total_bytes` bounds the spool files of all processes in `directory` together; `clock` gives seconds."""
+        self.dropped = 0
+        """Records not written since the start: bound reached, disk full, directory not writable."""
+        self.written = 0
+        self.problem: str | None = None
+        """Why records are being dropped now; `None`: they are not."""
+        self._directory = directory
+        self._name = name
+        self._max_file_bytes = max_file_bytes
+        self._max_total_bytes = max_total_bytes
+        self._clock = clock
+        self._encoder = msgspec.json.Encoder()
+        self._buffer = bytearray()
+        self._fd = -1
+        self._pid = 0
+        self._prefix = ""
+        self._number = 0
+        self._file_bytes = 0
+        self._total_bytes = 0
+        self._unchecked_bytes = 0
+        self._torn = False
+        self._retry_at = 0.0
+
+    def intent(self, record: IntentRecord) -> None:
+        self._append(record)
+
+    def end(self, record: EndRecord) -> None:
+        self._append(record)
+
+    def close(self) -> None:
+        """Ends the file and frees it for reading. A later record opens another."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _append(self, record: IntentRecord | EndRecord) -> None:
+        try:
+            buffer = self._buffer
+            self._encoder.encode_into(record, buffer)
+            buffer.append(0x0A)
+            size = len(buffer)
+            if not self._may_write(size):
+                self.dropped += 1
+                return
+            if self._torn:
+                buffer[:0] = b"\n"
+                size += 1
+            done = os.write(self._fd, buffer)
+            self._file_bytes += done
+            self._total_bytes += done
+            self._unchecked_bytes += done
+            if done == size:
+                self._torn = False
+                self.written += 1
+                return
+            # A disk that fills up takes the beginning of a line. The next line starts on one of its own.
+            self._torn = True
+            self._fail("the disk is full")
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            self._fail(str(error))
+
+    def _may_write(self, size: int) -> bool:
+        if self._pid != os.getpid():
+            self._start_process()
+        if self._retry_at:
+            if self._clock() < self._retry_at:
+                return False
+            self._retry_at = 0.0
+            self._measure()
+        if self._fd < 0 or (self._file_bytes and self._file_bytes + size > self._max_file_bytes):
+            self._rotate()
+        elif self._unchecked_bytes >= _CHECK_EVERY_BYTES:
+            self._measure()
+        if self._total_bytes + size > self._max_total_bytes:
+            self._retry_at = self._clock() + _PAUSE_S
+            self.problem = f"the spool's bound of {self._max_total_bytes} bytes is reached"
+            return False
+        self.problem = None
+        return True
+
+    def _start_process(self) -> None:
+        """The first record, or the first one after a fork: the file of the parent is not ours."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._pid = os.getpid()
+        self._prefix = f"{self._name}-{self._pid}-{time.time_ns() // 1_000_000}"
+        self._number = 0
+
+    def _rotate(self) -> None:
+        self.close()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._directory / f"{self._prefix}-{self._number:04d}{SUFFIX}"
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._number += 1
+        with contextlib.suppress(OSError):  # a file system without locks still keeps records
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._fd = fd
+        self._file_bytes = 0
+        self._torn = False
+        self._measure()
+
+    def _measure(self) -> None:
+        total = 0
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    with contextlib.suppress(FileNotFoundError):
+                        total += entry.stat().st_size
+        self._total_bytes = total
+        self._unchecked_bytes = 0
+
+    def _fail(self, problem: str) -> None:
+        self.dropped += 1
+        self.problem = problem
+        self._retry_at = self._clock() + _PAUSE_S
+
+
+_decoder = msgspec.json.Decoder(IntentRecord | EndRecord)
+
+
+def decode_line(line: bytes) -> IntentRecord | EndRecord:
+    """Raises `msgspec.DecodeError` for a line that is not a whole record."""
+    record: IntentRecord | EndRecord = _decoder.decode(line)
+    return record
+
+
+class LineLog:
+    """JSON lines to a stream, written by a thread of their own: a reader that stalls costs lines, never time."""
+
+    def __init__(self, fd: int, max_lines: int = 10_000, *, pause_s: float = 0.02) -> None:
+        """`pause_s`: how long the thread gathers lines before it writes them together."""
+        self.dropped = 0
+        self._fd = fd
+        self._max_lines = max_lines
+        self._pause_s = pause_s
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._encoder = msgspec.json.Encoder()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._reported = 0
+
+    def write(self, entry: object) -> None:
+        """Queues one entry, which the thread encodes and nobody changes meanwhile. Never waits, never raises."""
+        if self._pid != os.getpid():
+            self._start()
+        if self._queue.qsize() >= self._max_lines or self._closing.is_set():
+            self.dropped += 1
+            return
+        self._queue.put(entry)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Writes what is queued, as far as the reader lets it within `timeout_s`. Later lines are dropped."""
+        if self._thread is None or self._pid != os.getpid() or self._closing.is_set():
+            return
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._queue = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="line-log", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch = [self._queue.get()]
+            self._closing.wait(self._pause_s)
+            while batch[-1] is not None and len(batch) < self._max_lines and not self._queue.empty():
+                batch.append(self._queue.get())
+            ended = batch[-1] is None
+            lines = [line for entry in batch if (line := self._line(entry)) is not None]
+            if self.dropped > self._reported:
+                missing = self.dropped - self._reported
+                self._reported = self.dropped
+                lines.append(b'{"event":"log_lines_dropped","count":%d}' % missing)
+            if lines and not self._write_all(b"\n".join(lines) + b"\n"):
+                self.dropped += len(lines)
+
+    def _line(self, entry: object) -> bytes | None:
+        if entry is None:
+            return None
+        try:
+            return self._encoder.encode(entry)
+        except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
+            self.dropped += 1
+            return None
+
+    def _write_all(self, data: bytes) -> bool:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:  # somebody made the stream non-blocking
+                select.select([], [self._fd], [])
+            except OSError:
+                return False
+        return True
