@@ -36,7 +36,7 @@ def load(text: bytes) -> Configuration:
     refused = [problem.path for problem in parsed.problems]
     problems += [problem for problem in found if not any(_is_at_or_below(problem.path, path) for path in refused)]
     if file is None or problems:
-        problems += _problems_despite(parsed.data, [problem.path for problem in problems])
+        problems += _problems_despite(parsed.data, problems)
     else:
         try:
             compile_document(document_of(file), revision=0, created=0)
@@ -129,22 +129,16 @@ def _names(data: object, key: str) -> dict[str, Any]:
     return named if isinstance(named, dict) else {}
 
 
-def _problems_despite(data: object, paths: Collection[str]) -> list[Problem]:
-    """What the compiler says of a file that has problems at `paths` already, less what these may have caused.
+def _problems_despite(data: object, known: Collection[Problem]) -> list[Problem]:
+    """What the compiler says of a file that has these problems already, less what they may have caused.
 
-    The values at fault are taken out and what can then be read is compiled. A group whose provider is at fault is
-    judged by its score terms alone.
+    The values at fault are taken out, stand-ins take the place of what must be given, and what can then be read is
+    compiled. A group whose provider is at fault is judged by its score terms alone.
     """
     remaining = copy.deepcopy(data)
-    places = dict(_places(remaining, ""))
-    for path in paths:
-        container, key = places.get(path, (None, None))
-        if isinstance(container, dict):
-            container.pop(key, None)
-        elif isinstance(container, list):
-            outer, name = places.get(_parent(path), (None, None))
-            if isinstance(outer, dict):
-                outer.pop(name, None)
+    places = {path: (container, key) for path, container, key in _places(remaining, "")}
+    for problem in known:
+        _take_out(problem.path, places)
     providers = {name: read(Provider, value)[0] for name, value in _names(remaining, "providers").items()}
     groups = {name: read(Group, value)[0] for name, value in _names(remaining, "models").items()}
     readable = Document(
@@ -160,7 +154,7 @@ def _problems_despite(data: object, paths: Collection[str]) -> list[Problem]:
     at_fault = {
         name
         for name in _names(data, "providers")
-        if any(_is_at_or_below(path, below("providers", name)) for path in paths)
+        if any(_is_at_or_below(problem.path, below("providers", name)) for problem in known)
     }
     doubtful = [
         below("models", name)
@@ -170,15 +164,52 @@ def _problems_despite(data: object, paths: Collection[str]) -> list[Problem]:
     return [
         problem
         for problem in found
-        if not any(
-            _is_at_or_below(path, problem.path) or _is_at_or_below(problem.path, _parent(path)) for path in paths
-        )
+        if not any(_may_cause(each, problem) for each in known)
         and (".score_terms" in problem.path or not any(_is_at_or_below(problem.path, group) for group in doubtful))
     ]
 
 
-def _places(data: object, path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Where each path's value is held."""
+def _may_cause(known: Problem, found: Problem) -> bool:
+    """Above, at or below the value that was taken out, or beside it; beside a misspelt key only what was meant."""
+    if _is_at_or_below(known.path, found.path) or _is_at_or_below(found.path, known.path):
+        return True
+    if _parent(known.path) != _parent(found.path):
+        return False
+    return not known.message.startswith("unknown key") or f"'{_last_key(found.path)}'" in known.message
+
+
+_STAND_INS = {
+    "base_url": "https://stand-in.invalid/v1",
+    "dialect": "openai-chat",
+    "model": "stand-in",
+    "name": "stand-in",
+    "provider": "stand-in",
+    "strategy": "dynamic_score",
+}
+
+
+def _take_out(path: str, places: Mapping[str, tuple[Any, Any]]) -> None:
+    """An item of a list takes the list with it, lest the others change their places."""
+    container, key = places.get(path) or _missing(path, places)
+    if isinstance(container, list):
+        container, key = places.get(_parent(path), (None, None))
+    if isinstance(container, dict):
+        container.pop(key, None)
+        if key in _STAND_INS:
+            container[key] = _STAND_INS[key]
+
+
+def _missing(path: str, places: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Where a key should stand that was not given."""
+    above = _parent(path)
+    if above not in places:
+        return None, None
+    container, key = places[above]
+    return container[key] if isinstance(container, list) else container.get(key), path[len(above) + 1 :]
+
+
+def _places(data: object, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Each path, what holds its value, and under which key."""
     items: Iterator[tuple[Any, object, str]]
     if isinstance(data, dict):
         items = ((key, value, below(path, key)) for key, value in data.items())
@@ -187,7 +218,7 @@ def _places(data: object, path: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
     else:
         return
     for key, value, place in items:
-        yield place, (data, key)
+        yield place, data, key
         yield from _places(value, place)
 
 
@@ -196,6 +227,10 @@ _LAST_STEP = re.compile(r"(?:\.[^.\[\]]+|\['(?:[^'\\]|\\.)*'\]|\[[^\[\]]*\])\Z")
 
 def _parent(path: str) -> str:
     return _LAST_STEP.sub("", path) if _LAST_STEP.search(path) else ""
+
+
+def _last_key(path: str) -> str:
+    return path[len(_parent(path)) :].lstrip(".")
 
 
 def _is_at_or_below(path: str, above: str) -> bool:

@@ -126,9 +126,9 @@ def import_configuration(
     return Imported(changes=tuple(changes), published=outcome)
 
 
-def latest() -> tuple[int, str] | None:
-    """Number and SHA-256 of the newest Revision, by one look at the index. `None`: nothing has been published."""
-    return Revision.objects.order_by("-number").values_list("number", "sha256").first()
+def latest() -> int | None:
+    """The newest Revision's number, by one look at the index. `None`: nothing has been published."""
+    return Revision.objects.order_by("-number").values_list("number", flat=True).first()
 
 
 def load(number: int) -> Catalog:
@@ -162,26 +162,12 @@ def document_json(number: int) -> bytes:
 
     Raises Revision.DoesNotExist.
     """
-    revision = Revision.objects.get(number=number)
-    kept = _Kept(
-        revision=revision.number,
-        created=int(revision.created.timestamp()),
-        document=msgspec.Raw(revision.document.encode()),
-    )
-    return msgspec.json.encode(kept)
+    return Revision.objects.values_list("document", flat=True).get(number=number).encode()
 
 
-def catalog_from_json(data: bytes) -> Catalog:
-    """Takes what `document_json` gives. Raises ValueError (ConfigurationError is one) for anything else."""
-    kept = msgspec.json.decode(data, type=_Kept)
-    document = _document(msgspec.json.decode(kept.document))
-    return compile_document(document, revision=kept.revision, created=kept.created)
-
-
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    revision: int
-    created: int
-    document: msgspec.Raw
+def catalog_from_json(document: bytes) -> Catalog:
+    """Takes what `document_json` gives; the Catalog has no number. Raises ValueError for anything else."""
+    return compile_document(_document(msgspec.json.decode(document)))
 
 
 def _document(said: object) -> Document:
