@@ -9,8 +9,9 @@ from urllib.parse import unquote
 import msgspec
 
 from accounts.core.directory import Token
-from gateway.dialects import anthropic_messages, openai_chat
+from gateway.dialects import anthropic_messages
 from gateway.dialects.neutral import DialectModule
+from gateway.dialects.registry import BY_NAME
 from gateway.relay.attempt import RetryBudget
 from gateway.relay.catalogue import model, models
 from gateway.relay.exchange import Endpoint, Exchange, authenticate
@@ -24,23 +25,18 @@ from routing.core.affinity import Pins
 from routing.core.catalog import Catalog, Provider
 from routing.core.observations import Observations
 
+CHAT = BY_NAME["openai-chat"]
+MESSAGES = BY_NAME["anthropic"]
+
 ENDPOINTS: dict[str, Endpoint] = {
-    "/v1/chat/completions": Endpoint(
-        "chat", openai_chat.DIALECT, openai_chat.DIALECT.PATH, openai_chat.DIALECT.decode, False
-    ),
-    "/v1/messages": Endpoint(
-        "messages",
-        anthropic_messages.DIALECT,
-        anthropic_messages.DIALECT.PATH,
-        anthropic_messages.DIALECT.decode,
-        True,
-    ),
+    "/v1/chat/completions": Endpoint("chat", CHAT, CHAT.PATH, CHAT.decode, CHAT.decoding),
+    "/v1/messages": Endpoint("messages", MESSAGES, MESSAGES.PATH, MESSAGES.decode, MESSAGES.decoding),
     "/v1/messages/count_tokens": Endpoint(
         "count_tokens",
-        anthropic_messages.DIALECT,
+        MESSAGES,
         anthropic_messages.COUNT_PATH,
         anthropic_messages.decode_count,
-        True,
+        anthropic_messages.decoding_count,
     ),
 }
 
@@ -57,9 +53,9 @@ class RecordSink(Protocol):
 
 
 class LineSink(Protocol):
-    """Where log lines go; never blocks."""
+    """Where log lines go; encodes them elsewhere and never blocks."""
 
-    def write(self, line: bytes) -> None: ...
+    def write(self, entry: object) -> None: ...
 
 
 class Relay:
@@ -95,15 +91,18 @@ class Relay:
         self.draining = draining
         self.in_flight = 0
         self._lines = lines
+        self._known: Catalog | None = None
         self._budgets: dict[str, RetryBudget] = {}
         self._fixed: dict[str, tuple[Provider, frozenset[bytes]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.snapshot.catalog is not self._known:
+            self._forget_removed()
         path: str = scope["path"]
         endpoint = ENDPOINTS.get(path)
-        if endpoint is None and path.endswith("/"):
-            path = path.rstrip("/") or "/"
+        if endpoint is None and (path.endswith("/") or path.startswith("//")):
+            path = "/" + path.strip("/")
             endpoint = ENDPOINTS.get(path)
         id = new_id()
         if endpoint is None or scope["method"] != "POST":
@@ -116,11 +115,19 @@ class Relay:
         finally:
             self.in_flight -= 1
 
+    def _forget_removed(self) -> None:
+        """A new configuration serves: what is remembered of groups that it no longer has can go."""
+        catalog = self._known = self.snapshot.catalog
+        if catalog is not None:
+            self.observations.forget(catalog.groups)
+            self.pins.keep_only(catalog.groups)
+            self._budgets = {name: budget for name, budget in self._budgets.items() if name in catalog.groups}
+
     # -- what an exchange needs of its process
 
     def tell(self, record: EndRecord) -> None:
         self.spool.end(record)
-        self._lines.write(_encode(log_line(record)))
+        self._lines.write(log_line(record))
 
     def retry_budget(self, group: str) -> RetryBudget:
         budget = self._budgets.get(group)
@@ -229,7 +236,7 @@ def new_id() -> str:
 def _dialect_of(path: str, headers: list[Header]) -> DialectModule:
     """The dialect of an error outside a dialect's own paths."""
     if path.startswith("/v1/messages"):
-        return anthropic_messages.DIALECT
+        return MESSAGES
     if not path.startswith("/v1/chat") and any(name == b"anthropic-version" for name, _ in headers):
-        return anthropic_messages.DIALECT
-    return openai_chat.DIALECT
+        return MESSAGES
+    return CHAT

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,8 +55,13 @@ class Endpoint:
     path: str
     """Below a provider's base URL."""
     decode: Callable[[bytes], Call]
-    api_key_first: bool
-    """When a token comes in both forms, `x-api-key` wins over `Authorization`."""
+    decoding: Callable[[bytes], Iterator[Call | None]]
+    """`decode` in steps, for large bodies."""
+
+    @property
+    def api_key_first(self) -> bool:
+        """When a token comes in both forms, `x-api-key` wins over `Authorization`."""
+        return self.dialect.NAME == "anthropic"
 
 
 class Exchange:
@@ -230,12 +235,7 @@ class Exchange:
         try:
             if len(body) <= STEPWISE_BYTES:
                 return self.endpoint.decode(body)
-            steps = (
-                anthropic_messages.decoding_count(body)
-                if self.endpoint.path == anthropic_messages.COUNT_PATH
-                else self.endpoint.dialect.decoding(body)
-            )
-            for call in steps:
+            for call in self.endpoint.decoding(body):
                 if call is not None:
                     return call
                 await asyncio.sleep(0)

@@ -48,7 +48,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
     caller = token.caller if token is not None else None
     first = downstream.first_content_at if downstream is not None else None
     usage = exchange.usage or Usage()
-    output, quality = _output(exchange, usage)
+    input, output, quality = _counted(exchange, usage)
     marker: Literal["received", "synthesized"] | None = None
     if downstream is not None and downstream.ended and exchange.outcome == "success":
         marker = "synthesized" if downstream.synthesized else "received"
@@ -100,7 +100,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
         image_count=shape.image_count if shape else 0,
         complexity=shape.complexity_score if shape else 0.0,
         prompt_features=sorted(shape.prompt_features) if shape else [],
-        input_tokens=usage.input_tokens,
+        input_tokens=input,
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
         cache_write_1h_tokens=usage.cache_write_1h_tokens,
@@ -116,11 +116,12 @@ def end_record(exchange: "Exchange") -> EndRecord:
     )
 
 
-def _output(exchange: "Exchange", usage: Usage) -> tuple[int | None, str]:
-    """Output tokens and the quality of the usage: what was delivered counts even where nobody reported it."""
-    if usage.output_tokens is not None or not exchange.output_bytes:
-        return usage.output_tokens, usage.quality
-    return max(1, exchange.output_bytes // 4), "estimated" if usage.quality == "missing" else usage.quality
+def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None, str]:
+    """Input and output tokens and the quality of the usage: what was delivered counts even where nobody reported it."""
+    if not exchange.output_bytes or usage.quality != "missing":
+        return usage.input_tokens, usage.output_tokens, usage.quality
+    shape = exchange.shape
+    return shape.input_tokens if shape else None, max(1, exchange.output_bytes // 4), "estimated"
 
 
 def _candidate(rank: int, candidate: Candidate) -> CandidateRecord:

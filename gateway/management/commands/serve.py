@@ -66,5 +66,7 @@ class Command(BaseCommand):
 
 
 def _application() -> Application:
-    application: Application = import_module("gateway.asgi").application
+    asgi = import_module("gateway.asgi")
+    asgi.relay.start(patience_s=5.0)  # connections wait in the backlog until the configuration is loaded
+    application: Application = asgi.application
     return application

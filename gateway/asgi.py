@@ -1,0 +1,34 @@
+"""The one ASGI application that every server runs: the relay, or Django, by the path."""
+
+import os
+from typing import Any
+
+from channels.routing import ProtocolTypeRouter
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+
+pages: Any = get_asgi_application()
+
+from gateway.relay.messages import Receive, Scope, Send  # noqa: E402  # Django is set up by the line above
+from gateway.runtime import Runtime  # noqa: E402
+from gateway.serving import refuse_root_path  # noqa: E402
+
+relay = Runtime()
+
+
+def is_for_the_relay(scope: Scope) -> bool:
+    """Whether a request is answered without Django: the API and what load balancers ask."""
+    path: str = scope["path"]
+    return (
+        path.startswith(("/v1/", "//"))
+        or path in ("/v1", "/healthz", "/readyz")
+        or (path == "/" and scope["method"] == "HEAD")
+    )
+
+
+async def http(scope: Scope, receive: Receive, send: Send) -> None:
+    await (relay if is_for_the_relay(scope) else pages)(scope, receive, send)
+
+
+application = refuse_root_path(ProtocolTypeRouter({"http": http}))
