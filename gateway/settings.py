@@ -73,7 +73,7 @@ ROOT_URLCONF = "gateway.urls"
 ASGI_APPLICATION = "gateway.asgi.application"
 
 
-def _database(chosen: env.Database, wait_seconds: float) -> dict[str, Any]:
+def database_settings(chosen: env.Database, wait_seconds: float) -> dict[str, Any]:
     if isinstance(chosen, env.SqliteFile):
         return {
             "ENGINE": "django.db.backends.sqlite3",
@@ -95,12 +95,20 @@ def _database(chosen: env.Database, wait_seconds: float) -> dict[str, Any]:
         "USER": chosen.user,
         "PASSWORD": chosen.password,
         "NAME": chosen.name,
-        "OPTIONS": {"connect_timeout": max(1, round(wait_seconds)), **chosen.options},
+        "OPTIONS": {
+            "connect_timeout": max(1, round(wait_seconds)),
+            # A server that is gone without a word is noticed within half a minute.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 25_000,
+            **chosen.options,
+        },
     }
 
 
 DATABASES = {
-    "default": _database(
+    "default": database_settings(
         PILOTAGE.database or env.SqliteFile(path=PILOTAGE.data_dir / "pilotage.sqlite3"), PILOTAGE.database_wait_seconds
     )
 }

@@ -14,3 +14,14 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits what its parent
 import django
 
 django.setup()
+
+from tests.support.databases import (  # noqa: E402 - models can be imported only now
+    database,
+    postgres_template,
+    postgres_url,
+    sqlite_template,
+    sqlite_url,
+)
+from tests.support.postgres import postgres  # noqa: E402
+
+__all__ = ["database", "postgres", "postgres_template", "postgres_url", "sqlite_template", "sqlite_url"]

@@ -7,7 +7,7 @@ from accounts.core.errors import BadDuration
 
 MEANING = "a whole number and m, h, d or w, from 1m to 5200w: 30d"
 
-_WRITTEN = re.compile(r"([0-9]{1,9})([mhdw])", re.ASCII)
+_WRITTEN = re.compile(r"([0-9]{1,8})([mhdw])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LONGEST = timedelta(weeks=5200)
 
