@@ -311,8 +311,8 @@ class TargetMemory:
             self._fast = self.decaying.read(now, overdue=self.overdue)
             self._fast_overdue = self.overdue
             self._fast_until = now + READ_S
-        if self.outage is not None or self.known.limits is not None:
-            self._check(now)
+        if self.outage is not None or (self.known.limits is not None and (moved or self.overdue)):
+            self._check(now)  # decay alone lowers the bounds: nothing new can bind
         return TargetStats(
             window=self._total,
             fast=self._fast,

@@ -17,14 +17,16 @@ UNTIL_PROBED: frozenset[ExclusionReason] = frozenset({"denied", "excluded_consec
 
 
 def lower_bound(bad: float, attempts: float, z: float) -> float:
-    """Wilson's lower confidence bound of a rate, in [0, 1]; 0 without attempts."""
+    """Wilson's lower confidence bound of a rate, in [0, 1]; 0 without attempts.
+
+    With p = bad / n: (p + z^2/2n - z sqrt(p(1 - p)/n + z^2/4n^2)) / (1 + z^2/n), here multiplied through by n.
+    """
     if attempts <= 0.0:
         return 0.0
-    rate = min(1.0, max(0.0, bad / attempts))
+    bad = min(attempts, max(0.0, bad))
     z2 = z * z
-    centre = rate + z2 / (2.0 * attempts)
-    margin = z * sqrt(rate * (1.0 - rate) / attempts + z2 / (4.0 * attempts * attempts))
-    return max(0.0, (centre - margin) / (1.0 + z2 / attempts))
+    margin = z * sqrt(bad * (1.0 - bad / attempts) + z2 / 4.0)
+    return max(0.0, (bad + z2 / 2.0 - margin) / (attempts + z2))
 
 
 def has_limits(policy: ThresholdPolicy) -> bool:
