@@ -12,7 +12,9 @@ from gateway.dialects.jsonbytes import (
     object_in_steps,
     object_of,
     utf8_length,
-    with_values,
+    with_inner,
+    with_model,
+    with_model_shown,
 )
 from gateway.dialects.neutral import Answer, BadRequest, Call, EventKind, MalformedAnswer, StreamReader, Usage
 from gateway.dialects.requests import call_of, read_cap
@@ -67,7 +69,7 @@ def decoding_count(body: bytes) -> Iterator[Call | None]:
 
 def upstream_body(call: Call, target: Target) -> bytes:
     """The caller's bytes with the model's name replaced."""
-    return with_values(call.body, {"model": encode(target.model)})
+    return with_model(call.body, encode(target.model))
 
 
 def read_answer(body: bytes) -> Answer:
@@ -119,14 +121,14 @@ def keepalive() -> bytes:
 
 
 def answer_with_model(body: bytes, model: str) -> bytes:
-    return with_model(body, model)
+    return with_model_shown(body, model)
 
 
 def event_with_model(raw: bytes, model: str) -> bytes:
     """Only `message_start` names the model, inside its message."""
     if b"message_start" not in raw:
         return raw
-    return with_data(raw, lambda data: with_inner(data, "message", lambda message: with_model(message, model)))
+    return with_data(raw, lambda data: with_inner(data, "message", lambda message: with_model_shown(message, model)))
 
 
 class _Delta(msgspec.Struct, gc=False):

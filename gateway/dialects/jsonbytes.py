@@ -22,11 +22,15 @@ encode = msgspec.json.Encoder().encode
 STEP_BYTES = 512 * 1024
 """About 2 ms of decoding."""
 
+_SHORT_BYTES = 8 * 1024
+"""Up to here three searches for a few bytes are quicker than splitting the body."""
+
 _SPLIT_LEVELS = 4
 """Body, messages, message, content. A value deeper down is decoded whole: splitting costs a pass over it per level."""
 
 _SPACE = b" \t\n\r"
 _KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
+_STRING_AFTER_KEY = re.compile(rb'[ \t\n\r]*:[ \t\n\r]*("(?:[^"\\]|\\.)*")')
 _AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
 _COMMA, _BRACE = ord(","), ord("}")
 
@@ -100,6 +104,29 @@ def with_values(body: bytes, values: Mapping[str, bytes]) -> bytes:
     return b"".join(pieces)
 
 
+def with_model(body: bytes, model: bytes, added: bytes = b"") -> bytes:
+    """An object that is known to have a `model`, with that value replaced and `added` members (`,"key":value`) last.
+
+    A short body that says `"model"` once, and cannot spell it with escapes, needs no reading: quotes are escaped inside
+    strings, so what is found is the key.
+    """
+    if len(body) <= _SHORT_BYTES:
+        at = body.find(b'"model"')
+        if at >= 0 and body.find(b'"model"', at + 7) < 0 and b"\\u006" not in body:
+            found = _STRING_AFTER_KEY.match(body, at + 7)
+            if found is not None:
+                start, end = found.span(1)
+                if not added:
+                    return b"".join((body[:start], model, body[end:]))
+                close = body.rindex(b"}")
+                return b"".join((body[:start], model, body[end:close], added, body[close:]))
+    body = with_values(body, {"model": model})
+    if not added:
+        return body
+    close = body.rindex(b"}")
+    return b"".join((body[:close], added, body[close:]))
+
+
 def with_inner(body: bytes, key: str, change: Callable[[bytes], bytes]) -> bytes:
     """The object with the value of one member changed; as it was when it is no object or has no such member."""
     try:
@@ -110,7 +137,7 @@ def with_inner(body: bytes, key: str, change: Callable[[bytes], bytes]) -> bytes
     return body if old is None else with_values(body, {key: change(bytes(old))})
 
 
-def with_model(body: bytes, model: str) -> bytes:
+def with_model_shown(body: bytes, model: str) -> bytes:
     """The object with another name in its `model` member, if it has one."""
     return with_inner(body, "model", lambda _: encode(model))
 
@@ -204,11 +231,15 @@ def _walk(raw: bytes | Raw, level: int, pace: _Pace) -> Generator[None, None, ob
         return _ANY.decode(data)
     if first == b"{":
         members = {}
-        for key, part in _OBJECT.decode(data).items():
+        parts = _OBJECT.decode(data)
+        yield
+        for key, part in parts.items():
             members[key] = yield from _walk(part, level + 1, pace)
         return members
     items = []
-    for part in _ARRAY.decode(data):
+    raws = _ARRAY.decode(data)
+    yield
+    for part in raws:
         item = yield from _walk(part, level + 1, pace)
         items.append(item)
     return items

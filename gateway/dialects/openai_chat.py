@@ -17,6 +17,7 @@ from gateway.dialects.jsonbytes import (
     split_array,
     utf8_length,
     with_model,
+    with_model_shown,
     with_values,
 )
 from gateway.dialects.neutral import Answer, Call, EventKind, MalformedAnswer, StreamReader, Usage
@@ -33,6 +34,8 @@ PATH = "/chat/completions"
 CAPS = ("max_completion_tokens", "max_tokens")
 """The names of the caller's cap; the first that is given counts."""
 
+_INCLUDE_USAGE = b'{"include_usage":true}'
+
 
 def decode(body: bytes) -> Call:
     """Raises `BadRequest`. What the gateway has no need to know passes unchecked."""
@@ -47,35 +50,32 @@ def decoding(body: bytes) -> Iterator[Call | None]:
 def upstream_body(call: Call, target: Target) -> bytes:
     """The caller's bytes with the model's name replaced; of the rest only what must change for this target."""
     content = call.content
-    values = {"model": encode(target.model)}
-    dropped = []
+    model = encode(target.model)
     options = content.get("stream_options")
+    changed: dict[str, bytes] = {}
+    dropped: list[str] = []
+    added = b""
     if call.stream and not target.drops_stream_options:
-        if type(options) is dict:
-            if options.get("include_usage") is not True:
-                raw = bytes(split(call.body)["stream_options"])
-                values["stream_options"] = with_values(raw, {"include_usage": b"true"})
-        elif options is None:
-            values["stream_options"] = b'{"include_usage":true}'
+        if options is None:
+            if "stream_options" in content:
+                changed["stream_options"] = _INCLUDE_USAGE
+            else:
+                added = b',"stream_options":' + _INCLUDE_USAGE
+        elif type(options) is dict and options.get("include_usage") is not True:
+            raw = bytes(split(call.body)["stream_options"])
+            changed["stream_options"] = with_values(raw, {"include_usage": b"true"})
     elif "stream_options" in content:
         dropped.append("stream_options")
     if target.renames_developer_role and any(message.get("role") == "developer" for message in content["messages"]):
-        values["messages"] = _without_developer(call)
-    renamed = None
+        changed["messages"] = _without_developer(call)
+    body = call.body
     if target.output_token_field is not None:
-        given = [name for name in CAPS if content.get(name) is not None]
-        if given:
-            renamed = (given[0], target.output_token_field)
-            dropped += [name for name in CAPS if name in content and name != given[0]]
-            if renamed[0] == renamed[1]:
-                renamed = None
-    if not dropped and renamed is None:
-        return with_values(call.body, values)
-    members: Members = {}
-    for name, value in split(call.body).items():
-        if name not in dropped:
-            members[renamed[1] if renamed is not None and name == renamed[0] else name] = values.pop(name, value)
-    return join({**members, **values})
+        body = _with_one_cap(call, target.output_token_field)
+    if dropped:
+        body = join({name: value for name, value in split(body).items() if name not in dropped})
+    if changed:
+        body = with_values(body, changed)
+    return with_model(body, model, added)
 
 
 def read_answer(body: bytes) -> Answer:
@@ -121,11 +121,11 @@ def keepalive() -> bytes:
 
 
 def answer_with_model(body: bytes, model: str) -> bytes:
-    return with_model(body, model)
+    return with_model_shown(body, model)
 
 
 def event_with_model(raw: bytes, model: str) -> bytes:
-    return with_data(raw, lambda data: with_model(data, model)) if b'"model"' in raw else raw
+    return with_data(raw, lambda data: with_model_shown(data, model)) if b'"model"' in raw else raw
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -229,6 +229,21 @@ def _call(body: bytes, content: dict[str, Any]) -> Call:
     return call_of(NAME, body, content)
 
 
+def _with_one_cap(call: Call, field: str) -> bytes:
+    """The body with the cap that counts under this name alone, at its place."""
+    content = call.content
+    given = next((name for name in CAPS if content.get(name) is not None), None)
+    if given is None or (given == field and sum(name in content for name in CAPS) == 1):
+        return call.body
+    members: Members = {}
+    for name, value in split(call.body).items():
+        if name == given:
+            members[field] = value
+        elif name not in CAPS:
+            members[name] = value
+    return join(members)
+
+
 def _without_developer(call: Call) -> bytes:
     raws: list[msgspec.Raw | bytes] = list(split_array(split(call.body)["messages"]))
     for number, message in enumerate(call.content["messages"]):
@@ -239,9 +254,14 @@ def _without_developer(call: Call) -> bytes:
 
 def _generated(delta: _Delta) -> tuple[bool, int]:
     """Whether there is content in it, and the bytes of text and arguments."""
-    size = 0
-    found = False
-    for text in (delta.content, delta.reasoning_content or delta.reasoning, delta.refusal):
+    text = delta.content
+    if type(text) is str and text:
+        size = len(text) if text.isascii() else utf8_length(text)
+        found = True
+    else:
+        size = _size(text)
+        found = bool(text)
+    for text in (delta.reasoning_content or delta.reasoning, delta.refusal):
         if text:
             found = True
             size += _size(text)

@@ -5,7 +5,6 @@ The grammar is WHATWG's (HTML, "Server-sent events"): lines end in LF, CRLF or C
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -15,13 +14,9 @@ _EVENT_END = re.compile(rb"\n\n|\r\r|\n\r(?:\n|(?=[^\n]))")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
-class RawEvent(NamedTuple):
-    raw: bytes
-    """With the empty line that ends it, and any empty lines before it."""
-    name: bytes
-    """Of the last `event` field, else empty."""
-    data: bytes
-    """All `data` fields, joined by LF. Empty: no event in WHATWG's sense, a comment for instance."""
+RawEvent = tuple[bytes, bytes, bytes]
+"""An event's bytes, with the empty line that ends it and any empty lines before it; its `event` field, else empty; its
+`data` fields, joined by LF. Without data it is no event in WHATWG's sense, but a comment for instance."""
 
 
 class Splitter:
@@ -103,12 +98,12 @@ class Splitter:
     def _event(self, raw: bytes) -> RawEvent:
         if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and not self._carriage_returns:
             self._begun = True
-            return RawEvent(raw, b"", raw[6:-2])
+            return raw, b"", raw[6:-2]
         if raw.startswith(b"event: ") and not self._carriage_returns:
             line_end = raw.find(b"\n")
             if raw.startswith(b"data: ", line_end + 1) and raw.find(b"\n", line_end + 1) == len(raw) - 2:
                 self._begun = True
-                return RawEvent(raw, raw[7:line_end], raw[line_end + 7 : -2])
+                return raw, raw[7:line_end], raw[line_end + 7 : -2]
         return self._by_line(raw)
 
     def _by_line(self, raw: bytes) -> RawEvent:
@@ -125,7 +120,7 @@ class Splitter:
                 data.append(value)
             elif field == b"event":
                 name = value
-        return RawEvent(raw, name, b"\n".join(data))
+        return raw, name, b"\n".join(data)
 
 
 def with_data(raw: bytes, change: Callable[[bytes], bytes]) -> bytes:

@@ -42,14 +42,17 @@ class Listener:
 
     def flush(self) -> list[StreamEvent]:
         last = self._splitter.flush()
-        if last is None or not last.data:
+        if last is None:
+            return []
+        raw, name, payload = last
+        if not payload:
             return []
         try:
-            kind = self.listen(last.name, last.data)
+            kind = self.listen(name, payload)
         except MalformedAnswer:
             return []
         self._splitter.discard()
-        return [StreamEvent(kind=kind, raw=last.raw)]
+        return [StreamEvent(kind=kind, raw=raw)]
 
     def fail(self, error: object) -> EventKind:
         """Keeps an in-band error, whatever its build."""
