@@ -6,31 +6,35 @@ came from: `explain` shows them and works the choice out again from them alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import Final, Protocol
 
 from routing.core.affinity import Looked, Pins
-from routing.core.catalog import Group, ModelKey, Target, TargetId
+from routing.core.catalog import Expression, Group, Target, TargetId
 from routing.core.decision import (
     AffinityOutcome,
     Candidate,
+    Column,
     Decision,
     Exclusion,
     Mode,
-    ScoreValue,
+    Sheet,
     Stage,
-    TermValue,
+    TermColumn,
 )
-from routing.core.eligibility import ineligible, nobody_left, signing_family, undeclared
+from routing.core.eligibility import LEAST_BYTES_PER_TOKEN, ineligible, nobody_left, signing_family, undeclared
 from routing.core.expressions import NAMES
 from routing.core.plan import Plan, TermPlan, plan_of
-from routing.core.scores import NEUTRAL, Column, Scoring, measure
+from routing.core.scores import NEUTRAL, Scoring, measure
 from routing.core.shape import RequestShape
-from routing.core.stats import GroupStats, Health, TargetStats
-from routing.core.strategies import by_weight, listed, rank_by_policy, relative_weights, weighted
+from routing.core.stats import GroupStats, Health
+from routing.core.strategies import by_weight, listed, rank, relative_weights, weighted
 
 PREFERRED_TAG: Final = 0.05
 """Added to a term's value for each of its preferred tags that a target has."""
+
+KINDS: Final = 64
+"""Kinds of request whose eligible targets a group remembers at a time."""
 
 
 class Observed(Protocol):
@@ -41,7 +45,6 @@ class Observed(Protocol):
         """Only the targets that are kept out."""
         ...
 
-    def cooling_until(self, model_key: ModelKey, *, now: float) -> float | None: ...
     def provider_in_flight(self, provider_name: str) -> int:
         """Attempts running now in this process."""
         ...
@@ -75,9 +78,9 @@ def decide(
 
     exclusions: list[Exclusion] = []
     alive = _eligible(group, plan, shape, stats, pinned, exclusions)
-    if dynamic:
+    if plan.tightened or plan.requires_tags:
         alive = _policy_allows(group, plan, shape, terms, alive, exclusions)
-    alive = _available(group, observations, alive, exclusions, now=now)
+    alive = _available(group, plan, stats, observations, alive, exclusions, now=now)
     kept_out = observations.health(group, now=now)
     survivors, sick = _healthy(group, kept_out, alive, exclusions)
     panic = not survivors and bool(sick) and group.score.thresholds.when_all_excluded == "least_bad"
@@ -117,7 +120,7 @@ def decide(
         propensity, drawn = 1.0, None
 
     flags: tuple[str, ...] = ("panic",) if panic else ()
-    if any(term.flag for candidate in ordered for term in candidate.terms):
+    if any(any(term.flags) for term in ordered[0].sheet.terms):
         flags += ("not_finite",)
     if panic:
         mode = "panic"
@@ -205,19 +208,55 @@ def _eligible(
     stats: GroupStats,
     pinned: TargetId | None,
     exclusions: list[Exclusion],
-) -> list[int]:
-    family = None
-    if shape.signed_thinking and pinned in plan.positions:
-        family = signing_family(group.targets[plan.positions[pinned]])
-    alive: list[int] = []
+) -> Sequence[int]:
+    if shape.reasoning is None and not shape.signed_thinking and _numbers_fit(plan, shape):
+        # No number of this request excludes anyone, so the answer is that of the last request of its kind.
+        kind = (
+            shape.dialect,
+            shape.tool_count > 0,
+            shape.forced_tool_choice,
+            shape.structured_output,
+            shape.output_cap is None,
+            shape.media,
+        )
+        known = plan.eligible.get(kind)
+        if known is None:
+            known = _check_all(group, shape, stats, None)
+            if len(plan.eligible) >= KINDS:
+                plan.eligible.clear()
+            plan.eligible[kind] = known
+    else:
+        family = None
+        if shape.signed_thinking and pinned in plan.positions:
+            family = signing_family(group.targets[plan.positions[pinned]])
+        known = _check_all(group, shape, stats, family)
+    exclusions += known[1]
+    return known[0]
+
+
+def _numbers_fit(plan: Plan, shape: RequestShape) -> bool:
+    """Whether the cap, the size and the tokens are within what every target declares, however it counts tokens."""
+    return (
+        shape.request_bytes <= plan.least_bytes
+        and shape.text_bytes / LEAST_BYTES_PER_TOKEN + shape.media_tokens + shape.reserved_output
+        <= plan.least_context - 1.0
+        and (shape.output_cap is None or shape.output_cap <= plan.least_output)
+    )
+
+
+def _check_all(
+    group: Group, shape: RequestShape, stats: GroupStats, family: str | None
+) -> tuple[tuple[int, ...], tuple[Exclusion, ...]]:
+    passed: list[int] = []
+    excluded: list[Exclusion] = []
     of = stats.targets
     for position, target in enumerate(group.targets):
         said = ineligible(target, shape, bytes_per_token=of[target.id].bytes_per_token, family=family)
         if said is None:
-            alive.append(position)
+            passed.append(position)
         else:
-            exclusions.append(_exclusion(target, "eligibility", said))
-    return alive
+            excluded.append(_exclusion(target, "eligibility", said))
+    return tuple(passed), tuple(excluded)
 
 
 def _policy_allows(
@@ -225,9 +264,9 @@ def _policy_allows(
     plan: Plan,
     shape: RequestShape,
     terms: Sequence[TermPlan],
-    alive: list[int],
+    alive: Sequence[int],
     exclusions: list[Exclusion],
-) -> list[int]:
+) -> Sequence[int]:
     """Hard filters, then the required tags of the matching terms."""
     if plan.tightened:
         passed = []
@@ -255,14 +294,28 @@ def _policy_allows(
 
 
 def _available(
-    group: Group, observations: Observed, alive: list[int], exclusions: list[Exclusion], *, now: float
-) -> list[int]:
+    group: Group,
+    plan: Plan,
+    stats: GroupStats,
+    observations: Observed,
+    alive: Sequence[int],
+    exclusions: list[Exclusion],
+    *,
+    now: float,
+) -> Sequence[int]:
     """Cool-down, then capacity."""
+    full = [
+        provider
+        for provider in plan.providers
+        if observations.provider_in_flight(provider.name) >= provider.max_in_flight
+    ]
+    cooling = [each.cooling_until for each in stats.targets.values() if each.cooling_until is not None]
+    if not full and not cooling and not plan.bounded:
+        return alive
     passed: list[int] = []
-    full: dict[str, bool] = {}
     for position in alive:
         target = group.targets[position]
-        until = observations.cooling_until(target.model_key, now=now)
+        until = stats.targets[target.id].cooling_until
         if until is not None and until > now:
             exclusions.append(
                 Exclusion(
@@ -273,26 +326,23 @@ def _available(
                     wait_s=until - now,
                 )
             )
-            continue
-        provider = target.provider
-        busy = full.get(provider.name)
-        if busy is None:
-            busy = full[provider.name] = observations.provider_in_flight(provider.name) >= provider.max_in_flight
-        if busy:
-            said = "at_capacity", f"{provider.name} has its {provider.max_in_flight:,} attempts in flight"
-            exclusions.append(_exclusion(target, "capacity", said))
-            continue
-        most = target.max_in_flight
-        if most is not None and observations.target_in_flight(group.name, target.id) >= most:
-            exclusions.append(_exclusion(target, "capacity", ("at_capacity", f"has its {most:,} attempts in flight")))
-            continue
-        passed.append(position)
+        elif target.provider in full:
+            said = f"{target.provider.name} has its {target.provider.max_in_flight:,} attempts in flight"
+            exclusions.append(_exclusion(target, "capacity", ("at_capacity", said)))
+        elif (
+            target.max_in_flight is not None
+            and observations.target_in_flight(group.name, target.id) >= target.max_in_flight
+        ):
+            said = f"has its {target.max_in_flight:,} attempts in flight"
+            exclusions.append(_exclusion(target, "capacity", ("at_capacity", said)))
+        else:
+            passed.append(position)
     return passed
 
 
 def _healthy(
-    group: Group, kept_out: Mapping[TargetId, Health], alive: list[int], exclusions: list[Exclusion]
-) -> tuple[list[int], list[int]]:
+    group: Group, kept_out: Mapping[TargetId, Health], alive: Sequence[int], exclusions: list[Exclusion]
+) -> tuple[Sequence[int], Sequence[int]]:
     """Those whom health lets serve, and those whom it keeps out."""
     if not kept_out:
         return alive, []
@@ -361,26 +411,13 @@ def _unscored(
 ) -> list[Candidate]:
     """Candidates without scores. `beside`: positions whose weights theirs are taken relative to, besides their own."""
     weights = relative_weights([plan.weights[position] for position in (*positions, *beside)])
-    candidates = []
-    for position, weight in zip(positions, weights, strict=False):
-        target = group.targets[position]
-        own = stats.targets[target.id]
-        candidates.append(
-            Candidate(
-                target=target,
-                weight=weight,
-                confidence=_confidence(own, group.score.min_observations),
-                observations=own.window.attempts,
-                in_flight=own.in_flight,
-                overdue=own.overdue,
-            )
-        )
-    return candidates
-
-
-def _confidence(stats: TargetStats, enough: int) -> float:
-    attempts = stats.window.attempts
-    return 1.0 if attempts >= enough else attempts / enough
+    targets = [group.targets[position] for position in positions]
+    sheet = Sheet(
+        stats=[stats.targets[target.id] for target in targets],
+        weights=weights,
+        min_observations=group.score.min_observations,
+    )
+    return [Candidate(target=target, sheet=sheet, row=row) for row, target in enumerate(targets)]
 
 
 def _scored(
@@ -394,88 +431,91 @@ def _scored(
     today: float,
 ) -> tuple[list[Candidate], str]:
     policy = group.score
+    of = stats.targets
     targets = [group.targets[position] for position in survivors]
-    own = [stats.targets[target.id] for target in targets]
+    own = [of[target.id] for target in targets]
     names = terms[0].term.names if len(terms) == 1 else frozenset().union(*[plan.term.names for plan in terms])
-    columns = measure(
-        names,
-        Scoring(targets=targets, own=own, group=stats, shape=shape, policy=policy, today=today),
-    )
-    values = _term_values(terms, survivors, columns)
-    dynamics = _dynamics(values, len(survivors))
+    columns = measure(names, Scoring(targets=targets, own=own, group=stats, shape=shape, policy=policy, today=today))
+    term_columns = _term_columns(terms, survivors, columns)
+    dynamics = mean_by_share(term_columns)
     weights = [plan.weights[position] for position in survivors]
-    in_flight = [each.in_flight for each in own]
-    ranking = rank_by_policy(weights, dynamics, in_flight, policy)
-
-    scores = list(zip(*[_score_values(name, column) for name, column in columns.items()], strict=True))
-    relative = relative_weights(weights)
-    ordered = []
-    for index in ranking.order:
-        stat = own[index]
-        ordered.append(
-            Candidate(
-                target=targets[index],
-                weight=relative[index],
-                dynamic=dynamics[index],
-                contrasted=ranking.contrasted[index],
-                final=ranking.finals[index],
-                confidence=_confidence(stat, policy.min_observations),
-                observations=stat.window.attempts,
-                in_flight=stat.in_flight,
-                overdue=stat.overdue,
-                in_band=index in ranking.band,
-                scores=scores[index] if scores else (),
-                terms=tuple([column[index] for column in values]),
-            )
-        )
-    return ordered, ranking.tie_break
+    ranking = rank(
+        weights,
+        dynamics,
+        [each.in_flight for each in own],
+        adjustment=policy.adjustment,
+        contrast=policy.contrast,
+        near_tie=policy.near_tie,
+    )
+    sheet = Sheet(
+        stats=own,
+        weights=ranking.relative,
+        min_observations=policy.min_observations,
+        dynamics=dynamics,
+        contrasted=ranking.contrasted,
+        finals=ranking.finals,
+        band=ranking.band,
+        scores=columns,
+        terms=term_columns,
+    )
+    return [Candidate(target=targets[row], sheet=sheet, row=row) for row in ranking.order], ranking.tie_break
 
 
-def _score_values(name: str, column: Column) -> list[ScoreValue]:
-    return [
-        ScoreValue(name=name, raw=raw, value=value, flag=flag)
-        for raw, value, flag in zip(column.raws, column.values, column.flags, strict=True)
-    ]
-
-
-def _term_values(
+def _term_columns(
     terms: Sequence[TermPlan], survivors: Sequence[int], columns: Mapping[str, Column]
-) -> list[list[TermValue]]:
-    """Per term, the value that it gives each candidate."""
+) -> tuple[TermColumn, ...]:
     count = len(survivors)
     unused = [NEUTRAL] * count
     vectors = list(zip(*[columns[name].values if name in columns else unused for name in NAMES], strict=True))
-    table: list[list[TermValue]] = []
+    none_preferred, no_flags = [0] * count, [None] * count
+    made: list[TermColumn] = []
     for plan in terms:
         term = plan.term
-        column: list[TermValue] = []
-        for position, vector in zip(survivors, vectors, strict=True):
-            value, flag = 0.0, None
-            if term.expression is not None:
-                try:
-                    value = term.expression(vector)
-                except ArithmeticError:
-                    flag = "not_finite"
-                else:
-                    if not isfinite(value):
-                        value, flag = 0.0, "not_finite"
-            preferred = plan.preferred[position]
-            if preferred:
-                value += PREFERRED_TAG * preferred
-            column.append(TermValue(name=term.name, value=value, share=term.share, preferred_tags=preferred, flag=flag))
-        table.append(column)
-    return table
+        values, flags = _evaluated(term.expression, vectors, no_flags)
+        preferred = none_preferred
+        if term.prefer_tags:
+            preferred = [plan.preferred[position] for position in survivors]
+            values = [value + PREFERRED_TAG * tags for value, tags in zip(values, preferred, strict=True)]
+        made.append(TermColumn(term.name, term.share, values, preferred, flags))
+    return tuple(made)
 
 
-def _dynamics(values: Sequence[Sequence[TermValue]], count: int) -> list[float]:
+def _evaluated(
+    expression: Expression | None, vectors: Sequence[tuple[float, ...]], no_flags: Sequence[str | None]
+) -> tuple[list[float], Sequence[str | None]]:
+    if expression is None:
+        return [0.0] * len(vectors), no_flags
+    try:
+        values = [expression(vector) for vector in vectors]
+    except ArithmeticError:
+        values = []
+    if values and isfinite(sum(values)):
+        return values, no_flags
+    values = [_evaluated_alone(expression, vector) for vector in vectors]
+    return [value if isfinite(value) else 0.0 for value in values], [
+        None if isfinite(value) else "not_finite" for value in values
+    ]
+
+
+def _evaluated_alone(expression: Expression, vector: tuple[float, ...]) -> float:
+    try:
+        return expression(vector)
+    except ArithmeticError:
+        return nan
+
+
+def mean_by_share(terms: Sequence[TermColumn]) -> list[float]:
     """D of each candidate: the mean of its term values by share, clamped to [0, 1]; 0 where all shares are 0."""
-    return [dynamic([column[index] for column in values]) for index in range(count)]
-
-
-def dynamic(terms: Sequence[TermValue]) -> float:
+    first = terms[0]
     if len(terms) == 1:
-        mean = terms[0].value if terms[0].share > 0.0 else 0.0
+        sums: Sequence[float] = first.values
+        shares = 1.0 if first.share > 0.0 else 0.0
     else:
         shares = sum([term.share for term in terms])
-        mean = sum([term.share * term.value for term in terms]) / shares if shares > 0.0 else 0.0
-    return mean if 0.0 <= mean <= 1.0 else float(mean > 1.0)
+        sums = [first.share * value for value in first.values]
+        for term in terms[1:]:
+            share = term.share
+            sums = [so_far + share * value for so_far, value in zip(sums, term.values, strict=True)]
+    if shares <= 0.0:
+        return [0.0] * len(sums)
+    return [mean if 0.0 <= (mean := value / shares) <= 1.0 else float(mean > 1.0) for value in sums]

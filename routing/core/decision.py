@@ -1,11 +1,13 @@
 """A Decision and its parts: what `decide` returns, and what a record or an explanation is made from."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from routing.core.catalog import ScorePolicy, Target, TargetId
 from routing.core.document import Strategy
+from routing.core.stats import TargetStats
 
 Mode = Literal["configured", "cold_start", "score", "pinned", "probe", "panic"]
 """`configured`: static, failover and weighted. `panic`: every target was excluded by health, the least bad serves."""
@@ -41,7 +43,7 @@ class ScoreValue(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     """In [0, 1]."""
     flag: str | None = None
-    """`no_data`, `unknown_price`, `disabled`, `stale` .."""
+    """`no_data`, `unknown_price`, `disabled`, `stale`."""
 
 
 class TermValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,22 +55,111 @@ class TermValue(msgspec.Struct, frozen=True, kw_only=True):
     """`not_finite`: the expression gave no finite number and counts as 0."""
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    target: Target
-    weight: float = 1.0
+class Column(NamedTuple):
+    """One score of all candidates of a Sheet, in its rows' order. Fields as in ScoreValue."""
+
+    raws: Sequence[float | None]
+    values: Sequence[float]
+    flags: Sequence[str | None]
+
+
+class TermColumn(NamedTuple):
+    """One term's values for all candidates of a Sheet, in its rows' order. Fields as in TermValue."""
+
+    name: str
+    share: float
+    values: Sequence[float]
+    preferred_tags: Sequence[int]
+    flags: Sequence[str | None]
+
+
+class Sheet(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of some candidates, a column each: a decision makes columns, and only who looks at one makes rows."""
+
+    stats: Sequence[TargetStats]
+    weights: Sequence[float]
     """W: configured weight over the largest among the survivors."""
-    dynamic: float | None = None
-    """D, before contrast. `None`: nothing was scored."""
-    contrasted: float | None = None
-    """D'."""
-    final: float | None = None
-    confidence: float = 0.0
-    observations: float = 0.0
-    in_flight: int = 0
-    overdue: int = 0
-    in_band: bool = False
-    scores: tuple[ScoreValue, ...] = ()
-    terms: tuple[TermValue, ...] = ()
+    min_observations: int = 0
+    """The policy's, for the confidence."""
+    dynamics: Sequence[float] | None = None
+    contrasted: Sequence[float] | None = None
+    finals: Sequence[float] | None = None
+    band: frozenset[int] = frozenset()
+    """Rows of the near ties."""
+    scores: Mapping[str, Column] = {}
+    terms: tuple[TermColumn, ...] = ()
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A target that may serve, and its row of numbers."""
+
+    target: Target
+    sheet: Sheet
+    row: int
+
+    @property
+    def weight(self) -> float:
+        """W: configured weight over the largest among the survivors."""
+        return self.sheet.weights[self.row]
+
+    @property
+    def dynamic(self) -> float | None:
+        """D, before contrast. `None`: nothing was scored."""
+        return None if self.sheet.dynamics is None else self.sheet.dynamics[self.row]
+
+    @property
+    def contrasted(self) -> float | None:
+        """D'."""
+        return None if self.sheet.contrasted is None else self.sheet.contrasted[self.row]
+
+    @property
+    def final(self) -> float | None:
+        return None if self.sheet.finals is None else self.sheet.finals[self.row]
+
+    @property
+    def confidence(self) -> float:
+        """Observations over the policy's minimum, at most 1."""
+        observed, enough = self.observations, self.sheet.min_observations
+        return 1.0 if observed >= enough else observed / enough
+
+    @property
+    def observations(self) -> float:
+        """Counted attempts in the window."""
+        return self.sheet.stats[self.row].window.attempts
+
+    @property
+    def in_flight(self) -> int:
+        return self.sheet.stats[self.row].in_flight
+
+    @property
+    def overdue(self) -> int:
+        return self.sheet.stats[self.row].overdue
+
+    @property
+    def in_band(self) -> bool:
+        return self.row in self.sheet.band
+
+    @property
+    def scores(self) -> tuple[ScoreValue, ...]:
+        row = self.row
+        return tuple(
+            ScoreValue(name=name, raw=column.raws[row], value=column.values[row], flag=column.flags[row])
+            for name, column in self.sheet.scores.items()
+        )
+
+    @property
+    def terms(self) -> tuple[TermValue, ...]:
+        row = self.row
+        return tuple(
+            TermValue(
+                name=column.name,
+                value=column.values[row],
+                share=column.share,
+                preferred_tags=column.preferred_tags[row],
+                flag=column.flags[row],
+            )
+            for column in self.sheet.terms
+        )
 
 
 class NoTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,9 @@ from routing.core.document import Dialect, Modality
 from routing.core.shape import RequestShape
 from routing.core.stats import TargetStats
 
+LEAST_BYTES_PER_TOKEN: Final = 0.5
+"""A target that counts more tokens than two for a byte has counted something else."""
+
 MODALITIES: Final[tuple[Modality, ...]] = ("image", "file", "audio")
 
 ELIGIBILITY_REASONS: Final = (
@@ -64,7 +67,7 @@ STAGES: Final[tuple[Stage, ...]] = (
 
 def needed_tokens(shape: RequestShape, bytes_per_token: float) -> float:
     """Estimated input tokens of the request at a target that has shown this many bytes per token."""
-    return shape.text_bytes / max(bytes_per_token, 0.1) + shape.media_tokens
+    return shape.text_bytes / max(bytes_per_token, LEAST_BYTES_PER_TOKEN) + shape.media_tokens
 
 
 def signing_family(target: Target) -> str:

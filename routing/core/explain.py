@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from routing.core.catalog import ScorePolicy, ScoreTerm, TargetId
-from routing.core.decide import PREFERRED_TAG, dynamic
-from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, TermValue
+from routing.core.decide import PREFERRED_TAG, mean_by_share
+from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, TermColumn
 from routing.core.expressions import NAMES, compile_expression
 from routing.core.scores import DEFAULT_TERM, NEUTRAL, higher_is_better, lower_is_better, relative_cost
 from routing.core.strategies import by_weight, drawn_index, listed, rank
@@ -95,10 +95,7 @@ def _winner(data: Mapping[str, Any], survivors: Sequence[Mapping[str, Any]]) -> 
     if data["observations"] < settings["min_observations"]:
         return by_weight(weights).order[0]
     scores = _scores(survivors, settings["normalization"])
-    dynamics = [
-        dynamic([_term_value(term, scores, index, each) for term in data["terms"]])
-        for index, each in enumerate(survivors)
-    ]
+    dynamics = mean_by_share([_term_column(term, scores, survivors) for term in data["terms"]])
     return rank(
         weights,
         dynamics,
@@ -135,20 +132,22 @@ def _scores(survivors: Sequence[Mapping[str, Any]], normalization: str) -> dict[
     return columns
 
 
-def _term_value(
-    term: Mapping[str, Any], scores: Mapping[str, Sequence[float]], index: int, candidate: Mapping[str, Any]
-) -> TermValue:
-    recorded = next(each for each in candidate["terms"] if each["name"] == term["name"])
-    if term["expression"] is None:
-        value = float(recorded["value"])
-    else:
-        value = 0.0
-        if recorded["flag"] is None:
-            expression = compile_expression(term["expression"])
-            value = expression.evaluate(tuple(scores[name][index] if name in scores else NEUTRAL for name in NAMES))
-        if recorded["preferred_tags"]:
-            value += PREFERRED_TAG * recorded["preferred_tags"]
-    return TermValue(name=term["name"], value=value, share=term["share"])
+def _term_column(
+    term: Mapping[str, Any], scores: Mapping[str, Sequence[float]], survivors: Sequence[Mapping[str, Any]]
+) -> TermColumn:
+    name, text = term["name"], term["expression"]
+    recorded = [next(value for value in each["terms"] if value["name"] == name) for each in survivors]
+    preferred = [int(value["preferred_tags"]) for value in recorded]
+    flags = [value["flag"] for value in recorded]
+    if text is None:
+        return TermColumn(name, term["share"], [float(value["value"]) for value in recorded], preferred, flags)
+    evaluate = compile_expression(text).evaluate
+    values = []
+    for row, (flag, tags) in enumerate(zip(flags, preferred, strict=True)):
+        vector = tuple(scores[name][row] if name in scores else NEUTRAL for name in NAMES)
+        value = evaluate(vector) if flag is None else 0.0
+        values.append(value + PREFERRED_TAG * tags if term["prefer_tags"] else value)
+    return TermColumn(name, term["share"], values, preferred, flags)
 
 
 # The parts.

@@ -1,10 +1,12 @@
 """What can be said of a group before any request: which conditions its terms set, which tags its targets lack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
-from routing.core.catalog import Group, ScoreTerm, When
+from routing.core.catalog import Group, Provider, ScoreTerm, When
+from routing.core.decision import Exclusion
 from routing.core.document import Complexity
 from routing.core.scores import DEFAULT_TERM
 from routing.core.shape import RequestShape
@@ -38,11 +40,29 @@ class Plan:
     """Every target has weight 0, which then says nothing."""
     tightened: bool
     """Hard filters that look at undeclared support are on."""
+    requires_tags: bool
+    """Some term does."""
+    providers: tuple[Provider, ...]
+    """Each once."""
+    bounded: frozenset[int]
+    """Positions of the targets with a bound of their own on attempts in flight."""
+    least_output: float
+    """The smallest of what the targets declare; infinite: none does. So for the next two."""
+    least_bytes: float
+    least_context: float
+    eligible: dict[Hashable, tuple[tuple[int, ...], tuple[Exclusion, ...]]]
+    """What the checks said that look at no number, by what they looked at. Bounded by `decide`."""
 
     def matching(self, shape: RequestShape, caller_tags: frozenset[str]) -> tuple[TermPlan, ...]:
         """The terms whose conditions all hold, in the policy's order; the built-in one if there is none."""
-        matched = tuple([plan for plan in self.terms if all(holds(shape, caller_tags) for holds in plan.conditions)])
-        return matched or (self.default,)
+        matched = []
+        for plan in self.terms:
+            for holds in plan.conditions:
+                if not holds(shape, caller_tags):
+                    break
+            else:
+                matched.append(plan)
+        return tuple(matched) or (self.default,)
 
 
 def plan_of(group: Group) -> Plan:
@@ -67,6 +87,13 @@ def _plan(group: Group) -> Plan:
         tightened=filters.require_tool_support_when_tools_present
         or filters.require_forced_tool_choice_support
         or filters.require_structured_output_support,
+        requires_tags=any(term.require_tags for term in policy.score_terms),
+        providers=tuple({target.provider.name: target.provider for target in group.targets}.values()),
+        bounded=frozenset(i for i, target in enumerate(group.targets) if target.max_in_flight is not None),
+        least_output=min((t.max_output_tokens for t in group.targets if t.max_output_tokens is not None), default=inf),
+        least_bytes=min((t.max_request_bytes for t in group.targets if t.max_request_bytes is not None), default=inf),
+        least_context=min((t.context_tokens for t in group.targets if t.context_tokens is not None), default=inf),
+        eligible={},
     )
 
 

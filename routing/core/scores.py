@@ -4,15 +4,16 @@ Everything is worked out a score at a time over all candidates, because that is 
 Formulas: "Scores" in docs/routing.md.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import isfinite, sqrt
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from routing.core.catalog import ScorePolicy, ScoreTerm, Target
-from routing.core.eligibility import needed_tokens
+from routing.core.decision import Column
+from routing.core.eligibility import LEAST_BYTES_PER_TOKEN
 from routing.core.expressions import NAMES, compile_weights
 from routing.core.shape import RequestShape
-from routing.core.stats import GroupStats, TargetStats
+from routing.core.stats import GroupStats, Sums, TargetStats
 
 Normalization = Literal["ratio", "minmax"]
 
@@ -55,30 +56,48 @@ DEFAULT_TERM: Final = ScoreTerm(
 """Scores when no term of the policy matches."""
 
 
-class Column(NamedTuple):
-    """One score of all candidates, in their order."""
-
-    raws: Sequence[float | None]
-    """In the score's own unit; `None`: no data."""
-    values: Sequence[float]
-    flags: Sequence[str | None]
-
-
-class Scoring(NamedTuple):
+class Scoring:
     """What the scores of one decision are computed from."""
 
-    targets: Sequence[Target]
-    """The surviving candidates."""
-    own: Sequence[TargetStats]
-    """Their statistics, in the same order."""
-    group: GroupStats
-    shape: RequestShape
-    policy: ScorePolicy
-    today: float
-    """Days since 1970-01-01."""
+    __slots__ = ("_factors", "fasts", "group", "k", "own", "policy", "shape", "targets", "today", "windows")
+
+    def __init__(
+        self,
+        *,
+        targets: Sequence[Target],
+        own: Sequence[TargetStats],
+        group: GroupStats,
+        shape: RequestShape,
+        policy: ScorePolicy,
+        today: float,
+    ) -> None:
+        """`targets`: the surviving candidates; `own`: their statistics, in the same order. `today`: days since 1970-01-01."""
+        self.targets = targets
+        self.own = own
+        self.group = group
+        self.shape = shape
+        self.policy = policy
+        self.today = today
+        self.windows = [stats.window for stats in own]
+        self.fasts = [stats.fast for stats in own]
+        self.k = policy.prior_strength or LEAST_PRIOR
+        self._factors: list[float] | None = None
+
+    @property
+    def factors(self) -> list[float]:
+        """By how much each candidate's observed times are stretched."""
+        if self._factors is None:
+            k = self.k
+            self._factors = [load_factor(stats, k) if stats.in_flight else 1.0 for stats in self.own]
+        return self._factors
+
+    def group_windows(self) -> list[Sums]:
+        """Of all the group's targets, candidates or not."""
+        everyone = self.group.targets
+        return self.windows if len(everyone) == len(self.own) else [stats.window for stats in everyone.values()]
 
 
-def measure(names: Iterable[str], scoring: Scoring) -> dict[str, Column]:
+def measure(names: Container[str], scoring: Scoring) -> dict[str, Column]:
     """The columns of these scores."""
     enabled = scoring.policy.enabled_signals
     count = len(scoring.targets)
@@ -99,13 +118,20 @@ def measure(names: Iterable[str], scoring: Scoring) -> dict[str, Column]:
 def _cost(scoring: Scoring) -> Column:
     """Dollars that this request is expected to cost."""
     shape, cap = scoring.shape, scoring.shape.output_cap
+    text, media = shape.text_bytes, shape.media_tokens
     output = scoring.group.mean_output_tokens
     if cap is not None and cap < output:
         output = cap
-    raws: list[float | None] = [
+    raws = [
         None
-        if target.input_price is None or target.output_price is None
-        else needed_tokens(shape, stats.bytes_per_token) * target.input_price + output * target.output_price
+        if (of_input := target.input_price) is None or (of_output := target.output_price) is None
+        else (
+            text
+            / (per_token if (per_token := stats.bytes_per_token) > LEAST_BYTES_PER_TOKEN else LEAST_BYTES_PER_TOKEN)
+            + media
+        )
+        * of_input
+        + output * of_output
         for target, stats in zip(scoring.targets, scoring.own, strict=True)
     ]
     return _column(raws, relative_cost(raws, scoring.policy.normalization), "unknown_price")
@@ -113,132 +139,120 @@ def _cost(scoring: Scoring) -> Column:
 
 def _latency(scoring: Scoring) -> Column:
     """Seconds: the p95 of the total time, corrected for what is in flight now."""
-    k = scoring.policy.prior_strength or LEAST_PRIOR
-    total = samples = 0.0
-    for stats in scoring.group.targets.values():
-        if stats.p95_s is not None:
-            total += stats.p95_n * stats.p95_s
-            samples += stats.p95_n
-    if samples <= 0.0:
+    k = scoring.k
+    seen = [(stats.p95_n, stats.p95_s) for stats in scoring.group.targets.values() if stats.p95_s is not None]
+    samples = sum([n for n, _ in seen])
+    if samples <= 0:
         return _no_data(scoring)
-    group = total / samples
+    group = sum([n * p95 for n, p95 in seen]) / samples
+    prior = k * group
     raws = [
-        ((0.0 if stats.p95_s is None else stats.p95_n * stats.p95_s) + k * group)
-        / ((0 if stats.p95_s is None else stats.p95_n) + k)
-        * load_factor(stats, k)
-        for stats in scoring.own
+        (group if stats.p95_s is None else (stats.p95_n * stats.p95_s + prior) / (stats.p95_n + k)) * factor
+        for stats, factor in zip(scoring.own, scoring.factors, strict=True)
     ]
     return _relative(raws, scoring)
 
 
 def _ttfb(scoring: Scoring) -> Column:
     """Seconds: the mean time to first content."""
-    k = scoring.policy.prior_strength or LEAST_PRIOR
-    total = samples = 0.0
-    for stats in scoring.group.targets.values():
-        total += stats.window.first_content_s
-        samples += stats.window.first_content_n
+    k = scoring.k
+    everyone = scoring.group_windows()
+    samples = sum([window.first_content_n for window in everyone])
     if samples <= 0.0:
         return _no_data(scoring)
-    prior = k * (total / samples)
-    raws: list[float] = []
-    for stats in scoring.own:
-        window, fast = stats.window, stats.fast
-        settled = (window.first_content_s + prior) / (window.first_content_n + k)
-        raws.append((fast.first_content_s + k * settled) / (fast.first_content_n + k))
+    prior = k * (sum([window.first_content_s for window in everyone]) / samples)
+    raws = [
+        (fast.first_content_s + k * ((window.first_content_s + prior) / (window.first_content_n + k)))
+        / (fast.first_content_n + k)
+        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
+    ]
     return _relative(raws, scoring)
 
 
 def _throughput(scoring: Scoring) -> Column:
     """Output tokens per second of generation, corrected for what is in flight now. Estimated as seconds per token."""
-    k = scoring.policy.prior_strength or LEAST_PRIOR
-    total = tokens = 0.0
-    for stats in scoring.group.targets.values():
-        total += stats.window.generation_s
-        tokens += stats.window.generation_tokens
+    everyone = scoring.group_windows()
+    tokens = sum([window.generation_tokens for window in everyone])
+    total = sum([window.generation_s for window in everyone])
     if tokens <= 0.0 or total <= 0.0:
         return _no_data(scoring)
-    k_tokens = k * scoring.group.mean_output_tokens or LEAST_PRIOR
-    prior = k_tokens * (total / tokens)
-    seconds: list[float] = []
-    for stats in scoring.own:
-        window, fast = stats.window, stats.fast
-        settled = (window.generation_s + prior) / (window.generation_tokens + k_tokens)
-        estimate = (fast.generation_s + k_tokens * settled) / (fast.generation_tokens + k_tokens)
-        seconds.append(estimate * load_factor(stats, k))
+    k = scoring.k * scoring.group.mean_output_tokens or LEAST_PRIOR
+    prior = k * (total / tokens)
+    seconds = [
+        (fast.generation_s + k * ((window.generation_s + prior) / (window.generation_tokens + k)))
+        / (fast.generation_tokens + k)
+        * factor
+        for window, fast, factor in zip(scoring.windows, scoring.fasts, scoring.factors, strict=True)
+    ]
     if not isfinite(sum(seconds)):
         return _no_data(scoring)
     lowest = max(max(seconds) * FLOOR, 1e-9)
-    raws = [1.0 / max(value, lowest) for value in seconds]
+    raws = [1.0 / (value if value > lowest else lowest) for value in seconds]
     return Column(raws, higher_is_better(raws, scoring.policy.normalization), [None] * len(raws))
 
 
 def _reliability(scoring: Scoring) -> Column:
     """1 - error rate - timeout rate - half the fallback rate: as it is, not relative to the best."""
-    k = scoring.policy.prior_strength or LEAST_PRIOR
-    attempts = errors = timeouts = fallbacks = 0.0
-    for stats in scoring.group.targets.values():
-        window = stats.window
-        attempts += window.attempts
-        errors += window.errors
-        timeouts += window.timeouts
-        fallbacks += window.fallbacks
+    k = scoring.k
+    everyone = scoring.group_windows()
+    attempts = sum([window.attempts for window in everyone])
     # The three rates have one denominator, so they are shrunk as one sum.
-    bad = (errors + timeouts + 0.5 * fallbacks) / attempts if attempts > 0.0 else PRIOR_ERROR_RATE
-    prior = k * bad
-    raws: list[float] = []
-    for stats in scoring.own:
-        window, fast = stats.window, stats.fast
-        settled = (window.errors + window.timeouts + 0.5 * window.fallbacks + prior) / (window.attempts + k)
-        estimate = (fast.errors + fast.timeouts + 0.5 * fast.fallbacks + k * settled) / (fast.attempts + k)
-        raws.append(1.0 - estimate)
-    return Column(_finite(raws), [_unit(raw) for raw in raws], [None] * len(raws))
+    bad = sum([window.errors + window.timeouts + 0.5 * window.fallbacks for window in everyone])
+    prior = k * (bad / attempts if attempts > 0.0 else PRIOR_ERROR_RATE)
+    raws = [
+        1.0
+        - (
+            fast.errors
+            + fast.timeouts
+            + 0.5 * fast.fallbacks
+            + k * ((window.errors + window.timeouts + 0.5 * window.fallbacks + prior) / (window.attempts + k))
+        )
+        / (fast.attempts + k)
+        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
+    ]
+    return _absolute(raws)
 
 
 def _complexity(scoring: Scoring) -> Column:
-    count, score = len(scoring.targets), scoring.shape.complexity_score
-    return Column([score] * count, [_unit(score)] * count, [None] * count)
+    return _absolute([scoring.shape.complexity_score] * len(scoring.targets))
 
 
 def _eval_quality(scoring: Scoring) -> Column:
     """Declared quality, as long as it is not too old."""
+    yesterday = scoring.today - 1.0
     raws: list[float | None] = []
+    values: list[float] = []
     flags: list[str | None] = []
     for target in scoring.targets:
         quality, until = target.quality, target.quality_until
-        if quality is None:
+        flag = "no_data" if quality is None else "stale" if until is not None and until <= yesterday else None
+        if quality is None or flag is not None:
             raws.append(None)
-            flags.append("no_data")
-        elif until is not None and scoring.today >= until + 1.0:
-            raws.append(None)
-            flags.append("stale")
+            values.append(NEUTRAL)
         else:
             raws.append(quality)
-            flags.append(None)
-    return Column(raws, [NEUTRAL if raw is None else _unit(raw) for raw in raws], flags)
+            values.append(_unit(quality))
+        flags.append(flag)
+    return Column(raws, values, flags)
 
 
 def _load(scoring: Scoring) -> Column:
     """1 - the target's share of the group's attempts in flight."""
-    running = max(1, sum(stats.in_flight for stats in scoring.group.targets.values()))
-    values = [_unit(1.0 - stats.in_flight / running) for stats in scoring.own]
-    return Column([float(stats.in_flight) for stats in scoring.own], values, [None] * len(values))
+    running = max(1, sum([stats.in_flight for stats in scoring.group.targets.values()]))
+    return _absolute([1.0 - stats.in_flight / running for stats in scoring.own])
 
 
 def _stream_integrity(scoring: Scoring) -> Column:
     """Share of streams that ended with their terminal event: as it is, not relative to the best."""
-    k = scoring.policy.prior_strength or LEAST_PRIOR
-    streams = ended = 0.0
-    for stats in scoring.group.targets.values():
-        streams += stats.window.streams
-        ended += stats.window.streams_ended
-    prior = k * (ended / streams if streams > 0.0 else 1.0)
-    raws: list[float] = []
-    for stats in scoring.own:
-        window, fast = stats.window, stats.fast
-        settled = (window.streams_ended + prior) / (window.streams + k)
-        raws.append((fast.streams_ended + k * settled) / (fast.streams + k))
-    return Column(_finite(raws), [_unit(raw) for raw in raws], [None] * len(raws))
+    k = scoring.k
+    everyone = scoring.group_windows()
+    streams = sum([window.streams for window in everyone])
+    prior = k * (sum([window.streams_ended for window in everyone]) / streams if streams > 0.0 else 1.0)
+    raws = [
+        (fast.streams_ended + k * ((window.streams_ended + prior) / (window.streams + k))) / (fast.streams + k)
+        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
+    ]
+    return _absolute(raws)
 
 
 _COLUMNS: Final[dict[str, Callable[[Scoring], Column]]] = {
@@ -310,6 +324,10 @@ def higher_is_better(values: Sequence[float], normalization: Normalization) -> l
 def _relative(raws: Sequence[float], scoring: Scoring) -> Column:
     finite = _finite(raws)
     return _column(finite, lower_is_better(finite, scoring.policy.normalization), "no_data")
+
+
+def _absolute(raws: Sequence[float]) -> Column:
+    return Column(_finite(raws), [_unit(raw) for raw in raws], [None] * len(raws))
 
 
 def _column(raws: Sequence[float | None], values: list[float], unknown: str) -> Column:

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from routing.core.catalog import ScorePolicy
-
 FULL_BAND_AT: Final = 0.7
 """`max_score_adjustment_percent` / 100 from which on the near-tie band has its full width; below it is narrower."""
 
@@ -21,7 +19,10 @@ class Order(NamedTuple):
 class Ranking(NamedTuple):
     """The blend and the order it gives; lists in the candidates' order."""
 
+    relative: list[float]
+    """W."""
     contrasted: list[float]
+    """D'."""
     finals: list[float]
     band: frozenset[int]
     """Indices of the near ties; empty: no band."""
@@ -98,32 +99,36 @@ def rank(
     """
     relative = relative_weights(weights)
     best = max(dynamics)
-    contrasted = [max(0.0, 1.0 - contrast * (best - dynamic)) for dynamic in dynamics]
+    contrasted = [left if (left := 1.0 - contrast * (best - dynamic)) > 0.0 else 0.0 for dynamic in dynamics]
     kept = 1.0 - adjustment
     finals = [kept * weight + adjustment * value for weight, value in zip(relative, contrasted, strict=True)]
 
     everyone = range(len(weights))
-    fallback_only = [i for i in everyone if weights[i] <= 0.0] if any(weights) else []
+    fallback_only = [i for i in everyone if weights[i] <= 0.0] if 0.0 in weights and any(weights) else []
     first = [i for i in everyone if weights[i] > 0.0] if fallback_only else everyone
-    # Sorting is stable, so what is equal in all of these stays in the order of the list.
-    order = sorted(first, key=lambda i: (-finals[i], -dynamics[i], -weights[i]))
+    keys = list(zip(finals, dynamics, weights, strict=True))
+    # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
+    order = sorted(first, key=keys.__getitem__, reverse=True)
 
     top = finals[order[0]]
     width = near_tie * min(1.0, adjustment / FULL_BAND_AT)
-    if width > 0.0:
-        band = [i for i in first if finals[i] >= top - width]
-        primary = min(band, key=lambda i: (in_flight[i], -finals[i], -weights[i]))
-    else:
-        band = []
-        primary = min(first, key=lambda i: (-finals[i], -weights[i]))
-    tie_break = _tie_break(primary, band or list(first), in_flight if band else None, finals, weights)
-    order.remove(primary)
-    order.insert(0, primary)
-    if fallback_only:
-        order += sorted(fallback_only, key=lambda i: (-finals[i], -dynamics[i]))
+    band = [i for i in first if finals[i] >= top - width] if width > 0.0 else []
     if len(order) == 1:
-        tie_break = "only"
-    return Ranking(contrasted, finals, frozenset(band), order, tie_break)
+        primary, tie_break = order[0], "only"
+    elif len(band) == 1:
+        primary, tie_break = band[0], "final"
+    elif band:
+        primary = min(band, key=lambda i: (in_flight[i], -finals[i], -weights[i]))
+        tie_break = _tie_break(primary, band, in_flight, finals, weights)
+    else:
+        primary = max(first, key=lambda i: (finals[i], weights[i]))
+        tie_break = _tie_break(primary, first, None, finals, weights)
+    if primary != order[0]:
+        order.remove(primary)
+        order.insert(0, primary)
+    if fallback_only:
+        order += sorted(fallback_only, key=keys.__getitem__, reverse=True)
+    return Ranking(relative, contrasted, finals, frozenset(band), order, tie_break)
 
 
 def _tie_break(
@@ -144,16 +149,3 @@ def _tie_break(
     if len(rivals) == 1:
         return "final"
     return "weight" if sum(weights[i] == weights[primary] for i in rivals) == 1 else "position"
-
-
-def rank_by_policy(
-    weights: Sequence[float], dynamics: Sequence[float], in_flight: Sequence[int], policy: ScorePolicy
-) -> Ranking:
-    return rank(
-        weights,
-        dynamics,
-        in_flight,
-        adjustment=policy.adjustment,
-        contrast=policy.contrast,
-        near_tie=policy.near_tie,
-    )
