@@ -1,11 +1,13 @@
 """Which targets are kept out, and how trial requests bring them back."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from routing.core.catalog import HealthPolicy, ScorePolicy
-from routing.core.stats import Health, Outcome, Sums, TargetStats
+from routing.core.stats import ExclusionReason, Health, Outcome, Sums, TargetStats
 from tests.support.scenes import PROVIDER, Scene, excluded_scene, group, limits, target
 
 
@@ -207,3 +209,9 @@ def test_health_settings_of_the_group_apply() -> None:
     assert (scene.reasons(0.0), scene.due(1.0)) == ({"paris": "excluded_consecutive"}, {"paris"})
     scene.attempt("ok", 1.0, took=0.0, probe=True)
     assert scene.health(1.0) == {}
+
+
+def test_every_outcome_and_every_reason_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
+    words = (*get_args(Outcome), *get_args(ExclusionReason), "cooling_down")
+    assert [word for word in words if f"`{word}`" not in text] == []
