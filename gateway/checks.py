@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 from gateway.env import SETTINGS
 
+PREFIX = "PILOTAGE_"
 SECRET_FILES = ("secret_key", "token_pepper")
 
 
@@ -55,12 +56,12 @@ def debug_mode(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckM
 @register()
 def unknown_variables(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """pilotage.W002: a variable with our prefix that nothing reads, most likely a slip."""
-    known = [setting.name for setting in SETTINGS]
+    known = {setting.name.removeprefix(PREFIX): setting.name for setting in SETTINGS}
     messages: list[CheckMessage] = []
     for name in sorted(os.environ):
-        if name.startswith("PILOTAGE_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "docs/settings.md lists every setting."
+        if name.startswith(PREFIX) and name not in known.values():
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+            hint = f"Did you mean {known[near[0]]}?" if near else "docs/settings.md lists every setting."
             messages.append(Warning(f"{name} is not a setting of Pilotage.", hint=hint, id="pilotage.W002"))
     return messages
 

@@ -1,0 +1,78 @@
+"""What `manage.py check` says of an installation."""
+
+import dataclasses
+
+import pytest
+from django.conf import settings
+
+from gateway import checks
+
+
+@pytest.fixture
+def installation(monkeypatch, tmp_path):
+    """Sets process settings of this test's own, in a data directory of its own."""
+
+    def set_(**changes):
+        monkeypatch.setattr(
+            settings, "PILOTAGE", dataclasses.replace(settings.PILOTAGE, **{"data_dir": tmp_path, **changes})
+        )
+
+    set_()
+    return set_
+
+
+def said(messages):
+    return [(message.id, message.msg, message.hint) for message in messages]
+
+
+def test_a_sound_installation_gives_nothing_to_say(installation, tmp_path):
+    (tmp_path / "secret_key").touch(0o600)
+    for check in (checks.data_directory, checks.debug_mode, checks.unknown_variables, checks.plain_http):
+        assert check(None) == []
+
+
+def test_a_data_directory_that_is_missing_is_an_error(installation, tmp_path):
+    installation(data_dir=tmp_path / "missing")
+    assert said(checks.data_directory(None)) == [
+        (
+            "pilotage.E001",
+            f"The data directory {tmp_path}/missing cannot be written.",
+            "Give it to the user that runs Pilotage, or set PILOTAGE_DATA_DIR to another.",
+        )
+    ]
+
+
+def test_a_secret_that_others_can_read_is_an_error(installation, tmp_path):
+    for name, mode in (("secret_key", 0o640), ("token_pepper", 0o604)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    assert said(checks.data_directory(None)) == [
+        ("pilotage.E002", f"{tmp_path}/{name} can be read by other users.", f"chmod 600 {tmp_path}/{name}")
+        for name in ("secret_key", "token_pepper")
+    ]
+
+
+def test_debug_mode_is_a_warning(installation):
+    installation(debug=True)
+    assert [message.id for message in checks.debug_mode(None)] == ["pilotage.W001"]
+
+
+def test_a_misspelt_variable_is_a_warning_with_the_nearest_right_one(installation, monkeypatch):
+    monkeypatch.setenv("PILOTAGE_MAX_INFLIGHT", "5")
+    monkeypatch.setenv("PILOTAGE_REDIS_URL", "5")
+    monkeypatch.setenv("PILOTAGE_XYZZY", "5")
+    assert said(checks.unknown_variables(None)) == [
+        (
+            "pilotage.W002",
+            "PILOTAGE_MAX_INFLIGHT is not a setting of Pilotage.",
+            "Did you mean PILOTAGE_MAX_IN_FLIGHT?",
+        ),
+        ("pilotage.W002", "PILOTAGE_REDIS_URL is not a setting of Pilotage.", "Did you mean REDIS_URL?"),
+        ("pilotage.W002", "PILOTAGE_XYZZY is not a setting of Pilotage.", "docs/settings.md lists every setting."),
+    ]
+
+
+@pytest.mark.parametrize(("secure", "expected"), [(False, ["pilotage.W003"]), (True, [])])
+def test_an_admin_under_other_names_without_secure_cookies_is_a_warning(installation, secure, expected):
+    installation(allowed_hosts=("localhost", "pilotage.example"), secure_cookies=secure)
+    assert [message.id for message in checks.plain_http(None)] == expected
