@@ -12,6 +12,7 @@ import httptools
 import msgspec
 
 from gateway.upstream.client import Headers
+from gateway.upstream.dialing import Dialed
 from gateway.upstream.errors import ConnectionLost, ProtocolError, ResponseTimeout, ResponseTooLarge, UpstreamError
 
 _WRITE_WHOLE = 65_536
@@ -165,7 +166,7 @@ class Http1Response:
         return self._buffered > self._pause_above
 
 
-class Connection(asyncio.Protocol):
+class Connection(Dialed):
     """Made by a dialer; `exchange` one request after the other, never two at a time."""
 
     __slots__ = (
@@ -177,6 +178,7 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_interim",
         "_is_interim",
+        "_is_made",
         "_keep",
         "_last_piece",
         "_loop",
@@ -214,6 +216,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._deadline = 0.0
+        self._is_made = False
         self._read_paused = False
         self._write_paused = False
         self._unsent = False
@@ -307,6 +310,12 @@ class Connection(asyncio.Protocol):
             self.closed = True
             self._transport.abort()
 
+    def abandon(self) -> None:
+        self.closed = True
+        if self._is_made:
+            self._transport.abort()
+            self._owner.lost(self)
+
     def resume_reading(self) -> None:
         if self._read_paused:
             self._read_paused = False
@@ -347,6 +356,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
+        if self.closed:
+            self._transport.abort()
+            return
+        self._is_made = True
         self._poll = select.poll()
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._owner.opened(self)
@@ -438,7 +451,8 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._owner.lost(self)
+        if self._is_made:
+            self._owner.lost(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -87,7 +87,10 @@ class RequestHead:
 
     def __init__(self, provider: Provider, environ: Mapping[str, str]) -> None:
         """Raises `ConnectError` when the base URL or a fixed header cannot be sent."""
-        url = urlsplit(provider.base_url)
+        try:
+            url = urlsplit(provider.base_url)
+        except ValueError as error:
+            raise ConnectError(f"provider {provider.name}: the base URL is none") from error
         self._base_path = _path(url.path.rstrip("/"), provider)
         self._host = _host(url.netloc, provider)
         self._auth = provider.auth

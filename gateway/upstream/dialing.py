@@ -18,7 +18,19 @@ Resolver = Callable[[str, int], Sequence[str]]
 """Host and port to IP addresses in order of preference. May block: it runs in a thread. Raises `OSError`."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class Dialed(asyncio.Protocol):
+    """What a dialer makes a connection for."""
+
+    __slots__ = ()
+
+    def abandon(self) -> None:
+        """Nothing came of it: forget it, also when the loop hands it a transport after all."""
+        raise NotImplementedError
+
+
+P = TypeVar("P", bound=Dialed)
 
 MAX_ADDRESSES = 8
 """Addresses of one name that are tried; more share too little time each."""
@@ -118,14 +130,7 @@ class Dialer:
             share_ends = now + (by - now) / (len(addresses) - position)
             try:
                 async with asyncio.timeout_at(share_ends):
-                    _, protocol = await loop.create_connection(
-                        factory,
-                        address,
-                        self._port,
-                        ssl=context,
-                        server_hostname=self._host if context is not None else None,
-                    )
-                return protocol
+                    return await self._connect_to(address, factory(), context)
             except TimeoutError as error:
                 # The kernel's own ETIMEDOUT is a TimeoutError as well, and as much the end of this address.
                 failure = ConnectTimeout(f"provider {self._name}: {address} did not accept in time")
@@ -139,6 +144,18 @@ class Dialer:
                 failure.__cause__ = error
         assert failure is not None
         raise failure
+
+    async def _connect_to(self, address: str, protocol: P, context: ssl.SSLContext | None) -> P:
+        server_name = self._host if context is not None else None
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: protocol, address, self._port, ssl=context, server_hostname=server_name
+            )
+        except BaseException:
+            # uvloop, cancelled at the last moment, still calls `connection_made`, and never `connection_lost`.
+            protocol.abandon()
+            raise
+        return protocol
 
     async def _addresses(self, loop: asyncio.AbstractEventLoop, by: float) -> list[str]:
         literal = _literal(self._host)

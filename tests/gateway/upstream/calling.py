@@ -1,0 +1,70 @@
+"""How these tests call a scripted upstream."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from gateway.upstream.client import Headers, UpstreamRequest
+from gateway.upstream.connection import Http1Response
+from gateway.upstream.http1 import Http1Transport
+from routing.core.catalog import Provider
+from tests.support.scripted import Expect, Repeat, ScriptedUpstream, Send, answer
+
+KEEPS_ANSWERING = [Repeat([Expect(), Send(answer(b"ok"))])]
+
+
+def provider_at(upstream: ScriptedUpstream, **fields: Any) -> Provider:
+    return Provider(**{"name": "p", "base_url": upstream.base_url, "dialect": "openai-chat", **fields})
+
+
+@contextlib.asynccontextmanager
+async def transport(**options: Any) -> AsyncIterator[Http1Transport]:
+    """Closed at the end, and then without an open socket or a place in use."""
+    made = Http1Transport(**{"environ": {}, **options})
+    try:
+        yield made
+    finally:
+        await made.close()
+        assert (made.open_connections, made.in_use("p")) == (0, 0)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def send(
+    through: Http1Transport,
+    provider: Provider,
+    body: bytes = b"{}",
+    *,
+    headers: Headers | None = None,
+    path: str = "/chat/completions",
+    within: float = 5.0,
+    connect_within: float = 5.0,
+) -> Http1Response:
+    request = UpstreamRequest(provider=provider, path=path, headers=headers or [], body=body)
+    return await through.send(request, connect_by=now() + connect_within, respond_by=now() + within)
+
+
+async def call(through: Http1Transport, provider: Provider, body: bytes = b"{}", **options: Any) -> bytes:
+    """The whole body of the answer."""
+    response = await send(through, provider, body, **options)
+    return await response.read(by=now() + 5, limit=1 << 26)
+
+
+async def failure(awaitable: Any) -> tuple[str, str]:
+    """The class and the text of the error it raises."""
+    try:
+        result = await awaitable
+    except Exception as error:
+        return type(error).__name__, str(error)
+    raise AssertionError(f"no error but {result!r}")
+
+
+async def until(condition: Any, within: float = 1.0) -> None:
+    """Gives the loop turns until `condition()` holds; fails after `within` seconds."""
+    give_up_at = now() + within
+    while not condition():
+        assert now() < give_up_at, "it did not come to hold"
+        await asyncio.sleep(0.002)
