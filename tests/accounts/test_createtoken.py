@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def known_groups(monkeypatch):
+def known_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_source", lambda: ["chat", "code", "vision"])
 
 
@@ -25,7 +25,7 @@ def createtoken(*arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def test_the_token_stands_alone_on_standard_output():
+def test_the_token_stands_alone_on_standard_output() -> None:
     Caller.objects.create(name="team", allow=["chat", "code"])
     out, err = createtoken("team", "--groups", "code, chat", "--expires", "30d")
     assert out.endswith("\n")
@@ -37,7 +37,7 @@ def test_the_token_stands_alone_on_standard_output():
     assert timedelta(days=29, hours=23) < row.expires_at - timezone.now() <= timedelta(days=30)
 
 
-def test_an_inactive_caller_is_mentioned_on_standard_error():
+def test_an_inactive_caller_is_mentioned_on_standard_error() -> None:
     Caller.objects.create(name="team", active=False)
     out, err = createtoken("team")
     assert well_formed(out.strip().encode())
@@ -61,13 +61,13 @@ def test_an_inactive_caller_is_mentioned_on_standard_error():
         ),
     ],
 )
-def test_a_mistake_is_named_and_nothing_is_issued(arguments, message):
+def test_a_mistake_is_named_and_nothing_is_issued(arguments: list[str], message: str) -> None:
     Caller.objects.create(name="team", allow=["chat"])
     with pytest.raises(CommandError) as error:
         createtoken(*arguments)
     assert (str(error.value), Token.objects.count()) == (message, 0)
 
 
-def test_without_any_caller_it_says_so():
+def test_without_any_caller_it_says_so() -> None:
     with pytest.raises(CommandError, match="there is no caller 'team'; there are none yet"):
         createtoken("team")

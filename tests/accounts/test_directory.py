@@ -29,7 +29,7 @@ def reason(directory: Directory, secret: bytes | str, now: float = NOW) -> str:
 
 
 @pytest.mark.parametrize("secret", [SECRET, SECRET.encode()])
-def test_a_good_token_is_its_row_as_text_and_as_bytes(secret):
+def test_a_good_token_is_its_row_as_text_and_as_bytes(secret: str | bytes) -> None:
     directory = directory_with()
     assert find(directory, secret, PEPPER, NOW) is next(iter(directory.tokens.values()))
 
@@ -38,24 +38,24 @@ def test_a_good_token_is_its_row_as_text_and_as_bytes(secret):
     ("fields", "expected"),
     [({"revoked": True}, "revoked"), ({"active": False}, "inactive"), ({"revoked": True, "active": False}, "revoked")],
 )
-def test_a_token_that_is_no_longer_good_says_why(fields, expected):
+def test_a_token_that_is_no_longer_good_says_why(fields: dict[str, object], expected: str) -> None:
     assert reason(directory_with(**fields), SECRET) == expected
 
 
-def test_a_token_expires_at_its_second():
+def test_a_token_expires_at_its_second() -> None:
     directory = directory_with(expires_at=NOW)
     assert reason(directory, SECRET, NOW - 0.001) == "team"
     assert reason(directory, SECRET, NOW) == "expired"
 
 
-def test_a_token_of_another_pepper_or_of_nobody_is_unknown():
+def test_a_token_of_another_pepper_or_of_nobody_is_unknown() -> None:
     directory = directory_with()
     assert reason(directory, with_checksum("b" * 32)) == "unknown"
     with pytest.raises(Unauthenticated, match="unknown"):
         find(directory, SECRET, b"q" * 32, NOW)
 
 
-def test_ten_thousand_odd_values_open_nothing():
+def test_ten_thousand_odd_values_open_nothing() -> None:
     directory = directory_with()
     chance = random.Random(5)
     pieces = ["", SECRET[:-1], SECRET + "a", SECRET.upper(), "Bearer " + SECRET, "\x00" * 42, "ä" * 42, "\ud800" * 42]
@@ -76,7 +76,7 @@ def test_ten_thousand_odd_values_open_nothing():
     assert {reason(directory, value) for value in odd} == {"malformed"}
 
 
-def test_a_look_up_costs_microseconds():
+def test_a_look_up_costs_microseconds() -> None:
     directory, secret = directory_with(), SECRET.encode()
     rounds = []
     for _ in range(20):
@@ -98,7 +98,9 @@ def test_a_look_up_costs_microseconds():
         (set(), None, False),
     ],
 )
-def test_a_token_may_use_what_both_it_and_its_caller_may(allow, groups, expected):
+def test_a_token_may_use_what_both_it_and_its_caller_may(
+    allow: set[str], groups: set[str] | None, expected: bool
+) -> None:
     token = Token(
         caller=Caller(name="team", allow=frozenset(allow)),
         shown="plt_aaaaaaaa",

@@ -6,7 +6,7 @@ from accounts.core import saved
 from accounts.core.directory import Caller, Directory, Token
 
 
-def test_a_directory_comes_back_as_it_was():
+def test_a_directory_comes_back_as_it_was() -> None:
     team = Caller(name="team", project="p", environment="prod", allow=frozenset({"b", "a"}), tags=frozenset({"t"}))
     gone = Caller(name="gone", active=False, see_routing=True)
     rows = [
@@ -18,7 +18,7 @@ def test_a_directory_comes_back_as_it_was():
     assert saved.from_json(saved.to_json(directory)) == directory
 
 
-def test_tokens_of_one_caller_share_it():
+def test_tokens_of_one_caller_share_it() -> None:
     team = Caller(name="team")
     rows = [Token(caller=team, shown="plt_aaaaaaaa", digest=bytes([i]) * 32) for i in range(2)]
     back = saved.from_json(saved.to_json(Directory(version=1, tokens={row.digest: row for row in rows})))
@@ -29,6 +29,6 @@ def test_tokens_of_one_caller_share_it():
     "text",
     [b"", b"{}", b"[]", b"\x00", b'{"version":1,"callers":[],"tokens":[{"caller":"x","shown":"","digest":""}]}'],
 )
-def test_anything_else_is_refused(text):
+def test_anything_else_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):
         saved.from_json(text)

@@ -1,6 +1,8 @@
 """Callers and tokens between rows, the Directory and the configuration file, on both databases."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -15,15 +17,15 @@ from accounts.models import Token as TokenRow
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def caller_row(name="team", **fields):
+def caller_row(name: str = "team", **fields: Any) -> CallerRow:
     return CallerRow.objects.create(name=name, **fields)
 
 
-def token_row(caller, first="a", **fields):
+def token_row(caller: CallerRow, first: str = "a", **fields: Any) -> TokenRow:
     return TokenRow.objects.create(caller=caller, shown=f"plt_{first * 8}", digest=first.encode() * 32, **fields)
 
 
-def test_the_directory_is_every_token_with_its_caller():
+def test_the_directory_is_every_token_with_its_caller() -> None:
     team = caller_row(project="p", environment="prod", allow=["chat", "*"], tags=["x"], see_routing=True)
     gone = caller_row("gone", active=False)
     token_row(team, "a", groups=["chat"], expires_at=datetime(2030, 1, 1, tzinfo=UTC))
@@ -53,11 +55,11 @@ def test_the_directory_is_every_token_with_its_caller():
     assert directory.tokens[b"a" * 32].caller is directory.tokens[b"b" * 32].caller
 
 
-def test_an_empty_database_has_an_empty_directory():
+def test_an_empty_database_has_an_empty_directory() -> None:
     assert store.directory_from_rows() == Directory(version=0, tokens={})
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[CallerRow, TokenRow], object]] = {
     "saving a new caller": lambda caller, token: caller_row("other"),
     "saving a caller": lambda caller, token: caller.save(),
     "saving a token": lambda caller, token: token.save(),
@@ -76,7 +78,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_every_change_moves_the_version(change):
+def test_every_change_moves_the_version(change: Callable[[CallerRow, TokenRow], object]) -> None:
     caller = caller_row()
     token = token_row(caller)
     before = store.directory_version()
@@ -84,7 +86,7 @@ def test_every_change_moves_the_version(change):
     assert store.directory_version() > before
 
 
-def test_a_change_that_is_taken_back_takes_the_version_back():
+def test_a_change_that_is_taken_back_takes_the_version_back() -> None:
     caller = caller_row()
     before = store.directory_version()
     with transaction.atomic():
@@ -94,10 +96,10 @@ def test_a_change_that_is_taken_back_takes_the_version_back():
     assert store.directory_version() == before
 
 
-def test_a_change_whose_version_cannot_move_is_not_made(monkeypatch):
+def test_a_change_whose_version_cannot_move_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     caller = caller_row()
 
-    def refuse():
+    def refuse() -> None:
         raise DatabaseError("disk full")
 
     monkeypatch.setattr("accounts.models.DirectoryVersion.advance", refuse)
@@ -109,7 +111,7 @@ def test_a_change_whose_version_cannot_move_is_not_made(monkeypatch):
     assert CallerRow.objects.get().active is True
 
 
-def test_the_version_is_one_query_of_one_row_by_its_key():
+def test_the_version_is_one_query_of_one_row_by_its_key() -> None:
     caller_row()
     with CaptureQueriesContext(connection) as queries:
         store.directory_version()
@@ -117,7 +119,7 @@ def test_the_version_is_one_query_of_one_row_by_its_key():
     assert "LIMIT 1" in queries[0]["sql"]
 
 
-def test_callers_come_back_from_rows_as_they_were_applied():
+def test_callers_come_back_from_rows_as_they_were_applied() -> None:
     entries = {
         "a": CallerEntry(project="p", environment="prod", allow=("chat", "other"), see_routing=True, tags=("t", "s")),
         "b": CallerEntry(allow=("*",), active=False),
@@ -127,7 +129,7 @@ def test_callers_come_back_from_rows_as_they_were_applied():
     assert list(store.callers_from_rows()) == ["a", "b"]
 
 
-def test_a_caller_that_is_not_named_becomes_inactive_and_keeps_its_tokens():
+def test_a_caller_that_is_not_named_becomes_inactive_and_keeps_its_tokens() -> None:
     team, other = caller_row(allow=["chat"]), caller_row("other", project="old")
     token_row(team)
     store.apply_callers({"other": CallerEntry(project="new")})
@@ -139,7 +141,7 @@ def test_a_caller_that_is_not_named_becomes_inactive_and_keeps_its_tokens():
     assert CallerRow.objects.get(name="other").pk == other.pk
 
 
-def test_applying_what_is_there_already_changes_nothing():
+def test_applying_what_is_there_already_changes_nothing() -> None:
     store.apply_callers({"a": CallerEntry(allow=("chat",))})
     before = store.directory_version()
     store.apply_callers({"a": CallerEntry(allow=("chat",))})

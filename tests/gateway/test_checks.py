@@ -1,18 +1,24 @@
 """What `manage.py check` says of an installation."""
 
 import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.checks import CheckMessage
 
 from gateway import checks
 
+Installation = Callable[..., None]
+
 
 @pytest.fixture
-def installation(monkeypatch, tmp_path):
+def installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Installation:
     """Sets process settings of this test's own, in a data directory of its own."""
 
-    def set_(**changes):
+    def set_(**changes: Any) -> None:
         monkeypatch.setattr(
             settings, "PILOTAGE", dataclasses.replace(settings.PILOTAGE, **{"data_dir": tmp_path, **changes})
         )
@@ -21,17 +27,17 @@ def installation(monkeypatch, tmp_path):
     return set_
 
 
-def said(messages):
+def said(messages: list[CheckMessage]) -> list[tuple[str | None, str, str | None]]:
     return [(message.id, message.msg, message.hint) for message in messages]
 
 
-def test_a_sound_installation_gives_nothing_to_say(installation, tmp_path):
+def test_a_sound_installation_gives_nothing_to_say(installation: Installation, tmp_path: Path) -> None:
     (tmp_path / "secret_key").touch(0o600)
     for check in (checks.data_directory, checks.debug_mode, checks.unknown_variables, checks.plain_http):
         assert check(None) == []
 
 
-def test_a_data_directory_that_is_missing_is_an_error(installation, tmp_path):
+def test_a_data_directory_that_is_missing_is_an_error(installation: Installation, tmp_path: Path) -> None:
     installation(data_dir=tmp_path / "missing")
     assert said(checks.data_directory(None)) == [
         (
@@ -42,7 +48,7 @@ def test_a_data_directory_that_is_missing_is_an_error(installation, tmp_path):
     ]
 
 
-def test_a_secret_that_others_can_read_is_an_error(installation, tmp_path):
+def test_a_secret_that_others_can_read_is_an_error(installation: Installation, tmp_path: Path) -> None:
     for name, mode in (("secret_key", 0o640), ("token_pepper", 0o604)):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
@@ -52,12 +58,14 @@ def test_a_secret_that_others_can_read_is_an_error(installation, tmp_path):
     ]
 
 
-def test_debug_mode_is_a_warning(installation):
+def test_debug_mode_is_a_warning(installation: Installation) -> None:
     installation(debug=True)
     assert [message.id for message in checks.debug_mode(None)] == ["pilotage.W001"]
 
 
-def test_a_misspelt_variable_is_a_warning_with_the_nearest_right_one(installation, monkeypatch):
+def test_a_misspelt_variable_is_a_warning_with_the_nearest_right_one(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PILOTAGE_MAX_INFLIGHT", "5")
     monkeypatch.setenv("PILOTAGE_REDIS_URL", "5")
     monkeypatch.setenv("PILOTAGE_XYZZY", "5")
@@ -73,6 +81,8 @@ def test_a_misspelt_variable_is_a_warning_with_the_nearest_right_one(installatio
 
 
 @pytest.mark.parametrize(("secure", "expected"), [(False, ["pilotage.W003"]), (True, [])])
-def test_an_admin_under_other_names_without_secure_cookies_is_a_warning(installation, secure, expected):
+def test_an_admin_under_other_names_without_secure_cookies_is_a_warning(
+    installation: Installation, secure: bool, expected: list[str]
+) -> None:
     installation(allowed_hosts=("localhost", "pilotage.example"), secure_cookies=secure)
     assert [message.id for message in checks.plain_http(None)] == expected

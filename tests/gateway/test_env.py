@@ -1,5 +1,6 @@
 """The process settings."""
 
+import dataclasses
 import os
 import re
 import stat
@@ -16,7 +17,7 @@ from gateway.env import MIB, BadEnvironment, PostgresServer, SqliteFile, derived
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is_set():
+def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is_set() -> None:
     assert read({}) == env.Environment(
         data_dir=Path.cwd() / "var",
         database=None,
@@ -45,11 +46,11 @@ def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is
     )
 
 
-def test_a_variable_that_is_empty_or_blank_counts_as_absent():
+def test_a_variable_that_is_empty_or_blank_counts_as_absent() -> None:
     assert read({setting.name: " " for setting in env.SETTINGS}) == read({})
 
 
-def test_all_bad_values_are_reported_at_once_each_with_its_name_and_what_is_allowed():
+def test_all_bad_values_are_reported_at_once_each_with_its_name_and_what_is_allowed() -> None:
     with pytest.raises(BadEnvironment) as error:
         read(
             {
@@ -79,14 +80,14 @@ def test_all_bad_values_are_reported_at_once_each_with_its_name_and_what_is_allo
         ("REDIS_URL", "http://:canary@host"),
     ],
 )
-def test_a_bad_value_that_may_hold_a_secret_is_not_shown(name, value):
+def test_a_bad_value_that_may_hold_a_secret_is_not_shown(name: str, value: str) -> None:
     with pytest.raises(BadEnvironment) as error:
         read({name: value})
     assert "canary" not in str(error.value)
     assert name in str(error.value)
 
 
-def test_secrets_do_not_show_in_what_was_read():
+def test_secrets_do_not_show_in_what_was_read() -> None:
     held = read(
         {
             "PILOTAGE_SECRET_KEY": "canary" * 6,
@@ -126,8 +127,8 @@ def test_secrets_do_not_show_in_what_was_read():
         ("redis_url", "unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],
 )
-def test_values_are_read(name, text, expected):
-    variable = {row.name: row.metadata["setting"].name for row in env.fields(env.Environment)}[name]
+def test_values_are_read(name: str, text: str, expected: object) -> None:
+    variable = {row.name: row.metadata["setting"].name for row in dataclasses.fields(env.Environment)}[name]
     assert getattr(read({variable: text}), name) == expected
 
 
@@ -170,13 +171,13 @@ def test_values_are_read(name, text, expected):
         ),
     ],
 )
-def test_what_is_not_allowed_is_refused(variable, texts):
+def test_what_is_not_allowed_is_refused(variable: str, texts: list[str]) -> None:
     for text in texts:
         with pytest.raises(BadEnvironment, match=variable):
             print("accepted:", text, read({variable: text}))
 
 
-def test_the_spool_must_hold_at_least_one_file():
+def test_the_spool_must_hold_at_least_one_file() -> None:
     with pytest.raises(
         BadEnvironment, match="PILOTAGE_SPOOL_MAX_BYTES: must not be less than PILOTAGE_SPOOL_FILE_BYTES"
     ):
@@ -206,11 +207,11 @@ def test_the_spool_must_hold_at_least_one_file():
         ),
     ],
 )
-def test_database_urls_are_read(url, expected):
+def test_database_urls_are_read(url: str, expected: object) -> None:
     assert read({"DATABASE_URL": url}).database == expected
 
 
-def test_a_secret_is_made_once_for_this_user_only(tmp_path):
+def test_a_secret_is_made_once_for_this_user_only(tmp_path: Path) -> None:
     path = tmp_path / "made" / "secret"
     first = kept_secret(path)
     assert re.fullmatch("[0-9a-f]{64}", first)
@@ -218,11 +219,11 @@ def test_a_secret_is_made_once_for_this_user_only(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_those_who_start_together_have_one_secret(tmp_path):
+def test_those_who_start_together_have_one_secret(tmp_path: Path) -> None:
     for round_ in range(20):
-        path, barrier, got = tmp_path / str(round_), threading.Barrier(8), []
+        path, barrier, got = tmp_path / str(round_), threading.Barrier(8), list[str]()
 
-        def start(path=path, barrier=barrier, got=got):
+        def start(path: Path = path, barrier: threading.Barrier = barrier, got: list[str] = got) -> None:
             barrier.wait()
             got.append(kept_secret(path))
 
@@ -234,13 +235,13 @@ def test_those_who_start_together_have_one_secret(tmp_path):
         assert (len(got), len(set(got))) == (8, 1)
 
 
-def test_an_empty_secret_file_is_not_taken_for_a_secret(tmp_path):
+def test_an_empty_secret_file_is_not_taken_for_a_secret(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("\n")
     with pytest.raises(ValueError, match="holds no secret"):
         kept_secret(tmp_path / "secret")
 
 
-def test_keys_of_two_purposes_or_two_secrets_differ():
+def test_keys_of_two_purposes_or_two_secrets_differ() -> None:
     keys = {derived_key(secret, purpose) for secret in ("a" * 32, "b" * 32) for purpose in ("django", "token-digest")}
     assert {len(key) for key in keys} == {32}
     assert len(keys) == 4
@@ -257,7 +258,7 @@ def start(**variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_bad_value_stops_the_start_with_its_name_and_no_traceback(tmp_path):
+def test_a_bad_value_stops_the_start_with_its_name_and_no_traceback(tmp_path: Path) -> None:
     ended = start(PILOTAGE_DATA_DIR=str(tmp_path / "var"), PILOTAGE_MAX_IN_FLIGHT="many")
     assert (ended.returncode, ended.stderr, (tmp_path / "var").exists()) == (
         1,
@@ -267,7 +268,7 @@ def test_a_bad_value_stops_the_start_with_its_name_and_no_traceback(tmp_path):
     )
 
 
-def test_a_data_directory_that_cannot_be_made_stops_the_start_with_its_name(tmp_path):
+def test_a_data_directory_that_cannot_be_made_stops_the_start_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = start(PILOTAGE_DATA_DIR=str(tmp_path / "file" / "var"))
     assert ended.returncode == 1
@@ -275,7 +276,7 @@ def test_a_data_directory_that_cannot_be_made_stops_the_start_with_its_name(tmp_
     assert ended.stderr.count("\n") == 1
 
 
-def test_the_documentation_lists_every_setting_as_it_is():
+def test_the_documentation_lists_every_setting_as_it_is() -> None:
     rows = re.findall(
         r"^\| `([A-Z_]+)` \| (.*?) \| (.*?) \| (.*) \|$", (ROOT / "docs/settings.md").read_text(), re.MULTILINE
     )

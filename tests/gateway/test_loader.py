@@ -91,7 +91,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_process_has_what_is_published_and_who_may_call(database, tmp_path):
+def test_a_process_has_what_is_published_and_who_may_call(database: str, tmp_path: Path) -> None:
     number = publish_group("chat")
     _, secret = tokens.issue(Caller.objects.get(name="team"))
     follower = Follower(Snapshot(), data_dir=tmp_path)
@@ -100,7 +100,7 @@ def test_a_process_has_what_is_published_and_who_may_call(database, tmp_path):
     assert refusal(follower.snapshot, secret) is None
 
 
-def test_before_anything_is_published_it_has_callers_only_and_is_not_ready(database, tmp_path):
+def test_before_anything_is_published_it_has_callers_only_and_is_not_ready(database: str, tmp_path: Path) -> None:
     follower = Follower(Snapshot(), data_dir=tmp_path)
     follower.look()
     assert (follower.snapshot.catalog, follower.snapshot.directory is None, follower.snapshot.ready) == (
@@ -110,7 +110,7 @@ def test_before_anything_is_published_it_has_callers_only_and_is_not_ready(datab
     )
 
 
-def test_what_did_not_change_is_not_loaded_again(database, tmp_path):
+def test_what_did_not_change_is_not_loaded_again(database: str, tmp_path: Path) -> None:
     publish_group("chat")
     follower = Follower(Snapshot(), data_dir=tmp_path)
     follower.look()
@@ -120,7 +120,7 @@ def test_what_did_not_change_is_not_loaded_again(database, tmp_path):
     assert follower.snapshot.directory is directory
 
 
-def test_two_running_processes_follow_every_change_within_two_seconds(database, tmp_path):
+def test_two_running_processes_follow_every_change_within_two_seconds(database: str, tmp_path: Path) -> None:
     publish_group("chat")
     token, secret = tokens.issue(Caller.objects.get(name="team"))
     seen: list[list[str]] = []
@@ -137,7 +137,9 @@ def test_two_running_processes_follow_every_change_within_two_seconds(database, 
     assert seen == [["chat"], ["code"]]
 
 
-def test_a_revision_that_cannot_be_served_is_reported_once_and_the_old_one_kept(database, tmp_path, caplog):
+def test_a_revision_that_cannot_be_served_is_reported_once_and_the_old_one_kept(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     publish_group("chat")
     follower = Follower(Snapshot(), data_dir=tmp_path)
     follower.look()
@@ -153,7 +155,7 @@ def test_a_revision_that_cannot_be_served_is_reported_once_and_the_old_one_kept(
     assert groups_of(follower.snapshot) == ["vision"]
 
 
-def test_callers_are_followed_while_a_revision_cannot_be_served(database, tmp_path):
+def test_callers_are_followed_while_a_revision_cannot_be_served(database: str, tmp_path: Path) -> None:
     _, secret = tokens.issue(Caller.objects.create(name="other"))
     Revision.objects.filter(number=publish_group("chat")).update(document="{")
     follower = Follower(Snapshot(), data_dir=tmp_path)
@@ -164,7 +166,9 @@ def test_callers_are_followed_while_a_revision_cannot_be_served(database, tmp_pa
     assert refusal(follower.snapshot, secret) is None
 
 
-def test_a_database_that_goes_away_and_comes_back_is_said_once_each_and_serving_goes_on(database, tmp_path, caplog):
+def test_a_database_that_goes_away_and_comes_back_is_said_once_each_and_serving_goes_on(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "pilotage.loader")
     publish_group("chat")
     follower = Follower(Snapshot(), data_dir=tmp_path)
@@ -182,7 +186,9 @@ def test_a_database_that_goes_away_and_comes_back_is_said_once_each_and_serving_
     assert groups_of(follower.snapshot) == ["code"]
 
 
-def test_a_process_starts_from_the_last_good_configuration_while_the_database_is_away(database, tmp_path):
+def test_a_process_starts_from_the_last_good_configuration_while_the_database_is_away(
+    database: str, tmp_path: Path
+) -> None:
     publish_group("old")
     number = publish_group("chat")
     _, secret = tokens.issue(Caller.objects.get(name="team"))
@@ -195,7 +201,7 @@ def test_a_process_starts_from_the_last_good_configuration_while_the_database_is
         assert (refusal(snapshot, secret), refusal(snapshot, secret[:-1])) == (None, "malformed")
 
 
-def test_it_takes_the_database_over_the_disk_when_both_are_there(database, tmp_path):
+def test_it_takes_the_database_over_the_disk_when_both_are_there(database: str, tmp_path: Path) -> None:
     publish_group("chat")
     token, secret = tokens.issue(Caller.objects.get(name="team"))
     Follower(Snapshot(), data_dir=tmp_path).look()
@@ -205,7 +211,7 @@ def test_it_takes_the_database_over_the_disk_when_both_are_there(database, tmp_p
         assert (groups_of(snapshot), refusal(snapshot, secret)) == (["code"], "revoked")
 
 
-def test_a_database_with_nothing_published_is_believed_over_the_disk(database, tmp_path):
+def test_a_database_with_nothing_published_is_believed_over_the_disk(database: str, tmp_path: Path) -> None:
     publish_group("chat")
     Follower(Snapshot(), data_dir=tmp_path).look()
     Revision.objects.all().delete()
@@ -214,12 +220,14 @@ def test_a_database_with_nothing_published_is_believed_over_the_disk(database, t
     assert follower.snapshot.catalog is None
 
 
-def test_without_database_and_disk_it_is_not_ready(database_away, tmp_path):
+def test_without_database_and_disk_it_is_not_ready(database_away: None, tmp_path: Path) -> None:
     with running(Follower(Snapshot(), data_dir=tmp_path)) as snapshot:
         assert not snapshot.ready
 
 
-def test_a_file_that_cannot_be_read_is_reported_and_the_process_not_ready(database_away, tmp_path, caplog):
+def test_a_file_that_cannot_be_read_is_reported_and_the_process_not_ready(
+    database_away: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "last_good").mkdir()
     (tmp_path / "last_good" / "revision.json").write_bytes(b'{"revision":1,"created":1,"document":{"models":7}}')
     (tmp_path / "last_good" / "directory.json").write_bytes(b"{")
@@ -232,7 +240,9 @@ def test_a_file_that_cannot_be_read_is_reported_and_the_process_not_ready(databa
     assert [line.split("/")[-1].split(" ")[0] for line in files] == ["revision.json", "directory.json"]
 
 
-def test_a_revision_that_this_release_cannot_serve_at_start_leaves_the_last_good_one(database, tmp_path):
+def test_a_revision_that_this_release_cannot_serve_at_start_leaves_the_last_good_one(
+    database: str, tmp_path: Path
+) -> None:
     publish_group("chat")
     Follower(Snapshot(), data_dir=tmp_path).look()
     Revision.objects.filter(number=publish_group("code")).update(document="{")
@@ -241,7 +251,7 @@ def test_a_revision_that_this_release_cannot_serve_at_start_leaves_the_last_good
     assert groups_of(follower.snapshot) == ["chat"]
 
 
-def test_the_files_are_for_this_user_only_and_hold_no_secret(database, tmp_path):
+def test_the_files_are_for_this_user_only_and_hold_no_secret(database: str, tmp_path: Path) -> None:
     publish_group("chat")
     _, secret = tokens.issue(Caller.objects.get(name="team"))
     follower = Follower(Snapshot(), data_dir=tmp_path)
@@ -261,7 +271,9 @@ def test_the_files_are_for_this_user_only_and_hold_no_secret(database, tmp_path)
     assert json.loads((folder / "revision.json").read_bytes())["revision"] == 1
 
 
-def test_a_disk_that_cannot_be_written_is_reported_once_and_changes_nothing_else(database, tmp_path, caplog):
+def test_a_disk_that_cannot_be_written_is_reported_once_and_changes_nothing_else(
+    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     publish_group("chat")
@@ -289,8 +301,8 @@ class Slow:
 
 
 def test_a_database_that_is_slow_at_the_start_is_not_waited_for_and_then_believed(
-    database, tmp_path: Path, monkeypatch
-):
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish_group("chat")
     Follower(Snapshot(), data_dir=tmp_path).look()
     publish_group("code")
@@ -308,7 +320,7 @@ def test_a_database_that_is_slow_at_the_start_is_not_waited_for_and_then_believe
         follower.stop()
 
 
-def test_starting_again_starts_no_second_thread(database_away, tmp_path):
+def test_starting_again_starts_no_second_thread(database_away: None, tmp_path: Path) -> None:
     follower = Follower(Snapshot(), data_dir=tmp_path)
     with running(follower):
         follower.start()

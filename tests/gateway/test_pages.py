@@ -5,12 +5,12 @@ from django.contrib.staticfiles import finders
 from django.test import Client
 
 
-def test_the_front_page_leads_to_the_admin(client: Client):
+def test_the_front_page_leads_to_the_admin(client: Client) -> None:
     response = client.get("/")
     assert (response.status_code, response["Location"]) == (302, "/admin/")
 
 
-def test_the_admin_asks_who_one_is_under_the_security_headers(client: Client):
+def test_the_admin_asks_who_one_is_under_the_security_headers(client: Client) -> None:
     response = client.get("/admin/")
     assert (response.status_code, response["Location"]) == (302, "/admin/login/?next=/admin/")
     expected = {
@@ -22,7 +22,7 @@ def test_the_admin_asks_who_one_is_under_the_security_headers(client: Client):
     assert {name: response[name] for name in expected} == expected
 
 
-def test_another_host_name_is_refused(client: Client):
+def test_another_host_name_is_refused(client: Client) -> None:
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
 
 
@@ -34,7 +34,7 @@ def test_another_host_name_is_refused(client: Client):
         ("unfold/js/app.js", "text/javascript"),
     ],
 )
-def test_the_admins_files_are_served_without_debug(client: Client, name: str, kind: str):
+def test_the_admins_files_are_served_without_debug(client: Client, name: str, kind: str) -> None:
     response = client.get(f"/static/{name}")
     path = finders.find(name)
     assert isinstance(path, str)
@@ -60,9 +60,9 @@ def test_the_admins_files_are_served_without_debug(client: Client, name: str, ki
         "..",
     ],
 )
-def test_nothing_else_is(client: Client, name: str):
+def test_nothing_else_is(client: Client, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_files_are_only_read(client: Client):
+def test_files_are_only_read(client: Client) -> None:
     assert client.post("/static/admin/js/cancel.js").status_code == 405
