@@ -5,6 +5,7 @@ An address is checked, not a name: the name is resolved here, each address is ju
 
 import asyncio
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -140,7 +141,7 @@ class Dialer:
                 failure = ConnectError(f"provider {self._name}: TLS with {self._host}: {reason}")
                 failure.__cause__ = error
             except OSError as error:
-                failure = ConnectError(f"provider {self._name}: {address}: {error.strerror or type(error).__name__}")
+                failure = ConnectError(f"provider {self._name}: {address}: {_reason(error)}")
                 failure.__cause__ = error
         assert failure is not None
         raise failure
@@ -188,8 +189,7 @@ class Dialer:
         except TimeoutError as error:
             raise ConnectTimeout(f"provider {self._name}: {self._host} was not resolved in time") from error
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise ConnectError(f"provider {self._name}: {self._host}: {reason}") from error
+            raise ConnectError(f"provider {self._name}: {self._host}: {_reason(error)}") from error
 
 
 def _literal(host: str) -> Address | None:
@@ -197,6 +197,15 @@ def _literal(host: str) -> Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def _reason(error: Exception) -> str:
+    # The event loops word the text in their own ways; a resolver's number is none of the system's.
+    if not isinstance(error, OSError):
+        return type(error).__name__
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__
 
 
 def _look_at_exception(lookup: "asyncio.Future[Sequence[str]]") -> None:

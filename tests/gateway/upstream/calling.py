@@ -9,9 +9,9 @@ from gateway.upstream.client import Headers, UpstreamRequest
 from gateway.upstream.connection import Http1Response
 from gateway.upstream.http1 import Http1Transport
 from routing.core.catalog import Provider
-from tests.support.scripted import Expect, Repeat, ScriptedUpstream, Send, answer
+from tests.support.scripted import Expect, Repeat, Script, ScriptedUpstream, Send, answer
 
-KEEPS_ANSWERING = [Repeat([Expect(), Send(answer(b"ok"))])]
+KEEPS_ANSWERING: Script = [Repeat([Expect(), Send(answer(b"ok"))])]
 
 
 def provider_at(upstream: ScriptedUpstream, **fields: Any) -> Provider:

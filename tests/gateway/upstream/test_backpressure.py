@@ -14,6 +14,7 @@ from tests.support.scripted import (
     ExpectHead,
     Flood,
     Pause,
+    Script,
     Send,
     StartReading,
     StopReading,
@@ -30,14 +31,15 @@ MIB = 1 << 20
 @pytest.mark.parametrize("framing", ["length", "chunks", "eof"])
 def test_a_flood_of_64_mib_is_taken_only_as_fast_as_it_is_received(framing: str, loop: LoopName) -> None:
     total = 64 * MIB
-    head, piece, end = {
+    framings: dict[str, tuple[bytes, bytes, Script]] = {
         "length": (b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % total, b"x" * 65_536, []),
         "chunks": (chunked_head(), chunk(b"x" * 65_536), [Send(LAST_CHUNK)]),
         "eof": (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65_536, [Close()]),
-    }[framing]
+    }
+    head, piece, end = framings[framing]
 
     async def main() -> None:
-        script = [Expect(), Send(head), Flood(piece, 1024 * len(piece)), *end, AwaitPeer()]
+        script: Script = [Expect(), Send(head), Flood(piece, 1024 * len(piece)), *end, AwaitPeer()]
         async with scripted(script) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             received = most = 0
@@ -83,7 +85,12 @@ def test_a_body_of_single_byte_chunks_is_put_together_right() -> None:
 
 def test_the_rest_of_a_body_is_read_after_its_start_was_received() -> None:
     async def main() -> None:
-        script = [Expect(), Send(chunked_head() + chunk(b"start")), Pause(0.02), Send(chunk(b"rest") + LAST_CHUNK)]
+        script: Script = [
+            Expect(),
+            Send(chunked_head() + chunk(b"start")),
+            Pause(0.02),
+            Send(chunk(b"rest") + LAST_CHUNK),
+        ]
         async with scripted(script) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             assert await response.receive(by=now() + 5) == b"start"
@@ -110,7 +117,7 @@ def test_a_body_over_the_limit_is_refused_by_its_length_before_it_comes() -> Non
 def test_a_large_request_waits_for_a_slow_server(loop: LoopName) -> None:
     async def main() -> None:
         body = b"x" * 20_000_000
-        script = [StopReading(), Pause(0.1), StartReading(), Expect(), Send(answer(b"ok")), AwaitPeer()]
+        script: Script = [StopReading(), Pause(0.1), StartReading(), Expect(), Send(answer(b"ok")), AwaitPeer()]
         async with scripted(script) as upstream, transport() as through:
             sending = asyncio.create_task(send(through, provider_at(upstream), body))
             await asyncio.sleep(0.05)

@@ -90,8 +90,8 @@ def test_a_call_cancelled_as_its_answer_arrives_leaves_nothing_behind(loop: Loop
 def test_after_churn_on_a_small_pool_a_hundred_calls_succeed(loop: LoopName) -> None:
     async def main() -> None:
         rng = random.Random(7)
-        streaming = [Send(chunked_head() + chunk(b"o")), Pause(0.002), Send(chunk(b"k") + LAST_CHUNK)]
-        script = [Repeat([Expect(), Send(answer(b"ok")), Expect(), Pause(0.002), *streaming])]
+        streaming: Script = [Send(chunked_head() + chunk(b"o")), Pause(0.002), Send(chunk(b"k") + LAST_CHUNK)]
+        script: Script = [Repeat([Expect(), Send(answer(b"ok")), Expect(), Pause(0.002), *streaming])]
         async with scripted(script) as upstream, transport() as through:
             provider = provider_at(upstream, max_in_flight=8)
 

@@ -75,7 +75,7 @@ def test_a_large_request_that_nobody_reads_ends_on_time(loop: LoopName) -> None:
 @on_both_loops
 def test_a_body_that_drips_ends_reading_on_time(loop: LoopName) -> None:
     async def main() -> None:
-        drip = [Repeat([Send(chunk(b"x")), Pause(0.01)])]
+        drip: Script = [Repeat([Send(chunk(b"x")), Pause(0.01)])]
         async with scripted([Expect(), Send(chunked_head()), *drip]) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             name, seconds = await timed(response.read(by=now() + LIMIT_S, limit=1000))
@@ -93,7 +93,7 @@ def test_receiving_again_and_again_ends_on_time_also_when_more_is_always_there(l
             pass
 
     async def main() -> None:
-        drip = [Repeat([Send(chunk(b"x" * 50_000)), Pause(0.0)])]
+        drip: Script = [Repeat([Send(chunk(b"x" * 50_000)), Pause(0.0)])]
         async with scripted([Expect(), Send(chunked_head()), *drip]) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             name, seconds = await timed(drain(response, now() + LIMIT_S))
@@ -107,7 +107,7 @@ def test_receiving_again_and_again_ends_on_time_also_when_more_is_always_there(l
 @on_both_loops
 def test_a_receive_that_timed_out_may_be_followed_by_another(loop: LoopName) -> None:
     async def main() -> None:
-        script = [Expect(), Send(chunked_head()), Pause(0.15), Send(chunk(b"late") + b"0\r\n\r\n"), AwaitPeer()]
+        script: Script = [Expect(), Send(chunked_head()), Pause(0.15), Send(chunk(b"late") + b"0\r\n\r\n"), AwaitPeer()]
         async with scripted(script) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             assert (await failure(response.receive(by=now() + 0.05)))[0] == "ResponseTimeout"
@@ -122,7 +122,7 @@ def test_a_receive_that_timed_out_may_be_followed_by_another(loop: LoopName) -> 
 @on_both_loops
 def test_a_later_limit_of_the_next_call_replaces_an_earlier_one_of_the_call_before(loop: LoopName) -> None:
     async def main() -> None:
-        script = [Repeat([Expect(), Pause(0.1), Send(answer(b"ok"))])]
+        script: Script = [Repeat([Expect(), Pause(0.1), Send(answer(b"ok"))])]
         async with scripted(script) as upstream, transport() as through:
             provider = provider_at(upstream)
             assert await call(through, provider, within=0.15) == b"ok"

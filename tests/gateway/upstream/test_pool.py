@@ -70,7 +70,7 @@ def test_the_connection_used_last_is_used_next() -> None:
 @on_both_loops
 def test_a_full_provider_refuses_at_once_and_has_room_again_when_an_answer_has_ended(loop: LoopName) -> None:
     async def main() -> None:
-        script = [Expect(), Send(chunked_head() + chunk(b"a")), Expect()]
+        script: Script = [Expect(), Send(chunked_head() + chunk(b"a")), Expect()]
         async with scripted(script) as upstream, transport() as through:
             provider = provider_at(upstream, max_in_flight=2)
             first = await send(through, provider)
@@ -141,7 +141,7 @@ def test_a_request_is_not_sent_twice_when_a_byte_of_its_answer_came_or_the_serve
     ending: Script,
 ) -> None:
     async def main() -> None:
-        script = [Expect(), Send(answer(b"one")), Expect(), *ending]
+        script: Script = [Expect(), Send(answer(b"one")), Expect(), *ending]
         async with scripted(script) as upstream, transport(stale_within_s=0.05) as through:
             provider = provider_at(upstream)
             await call(through, provider)
@@ -153,7 +153,7 @@ def test_a_request_is_not_sent_twice_when_a_byte_of_its_answer_came_or_the_serve
 
 def test_a_new_connection_that_ends_without_an_answer_is_not_tried_again() -> None:
     async def main() -> None:
-        script = [Expect(), Close()]
+        script: Script = [Expect(), Close()]
         async with scripted(script) as upstream, transport() as through:
             assert (await failure(call(through, provider_at(upstream))))[0] == "ConnectionLost"
             assert len(upstream.connections) == 1
@@ -205,7 +205,7 @@ def test_an_idle_connection_is_closed_after_its_time(loop: LoopName) -> None:
 
 def test_a_changed_provider_closes_what_was_opened_for_the_old_one() -> None:
     async def main() -> None:
-        streaming = [Expect(), Send(answer(b"1")), Expect(), Send(chunked_head() + chunk(b"a")), Expect()]
+        streaming: Script = [Expect(), Send(answer(b"1")), Expect(), Send(chunked_head() + chunk(b"a")), Expect()]
         async with scripted(scripts=[streaming, KEEPS_ANSWERING]) as upstream, transport() as through:
             old = provider_at(upstream)
             await call(through, old)
@@ -226,7 +226,7 @@ def test_a_changed_provider_closes_what_was_opened_for_the_old_one() -> None:
 
 def test_an_answer_that_ends_after_the_provider_changed_does_not_leave_its_connection_behind() -> None:
     async def main() -> None:
-        streaming = [Expect(), Send(chunked_head()), Pause(0.05), Send(LAST_CHUNK), AwaitPeer()]
+        streaming: Script = [Expect(), Send(chunked_head()), Pause(0.05), Send(LAST_CHUNK), AwaitPeer()]
         async with scripted(scripts=[streaming, KEEPS_ANSWERING]) as upstream, transport() as through:
             running = await send(through, provider_at(upstream))
             await call(through, provider_at(upstream, api_key="new"))
@@ -277,7 +277,7 @@ def test_a_rotated_key_is_used_on_the_open_connection() -> None:
 )
 def test_bytes_past_an_answer_reach_no_other_call(spoil: Script, loop: LoopName) -> None:
     async def main() -> None:
-        script = [Expect(), *spoil, AwaitPeer()]
+        script: Script = [Expect(), *spoil, AwaitPeer()]
         async with scripted(script) as upstream, transport() as through:
             provider = provider_at(upstream)
             for _ in range(100):

@@ -177,7 +177,7 @@ def test_a_fault_is_the_error_of_its_kind_and_closes_the_connection(script: Scri
 
 def test_what_came_before_a_fault_is_received_before_the_error() -> None:
     async def main() -> None:
-        script = [Expect(), Send(chunked_head() + chunk(b"good")), Send(b"bad chunk")]
+        script: Script = [Expect(), Send(chunked_head() + chunk(b"good")), Send(b"bad chunk")]
         async with scripted(script) as upstream, transport() as through:
             response = await send(through, provider_at(upstream))
             assert await response.receive(by=now() + 5) == b"good"
@@ -219,7 +219,7 @@ def test_an_encoded_body_is_handed_on_as_it_is() -> None:
 @on_both_loops
 def test_an_answer_before_the_request_is_out_is_read_and_its_connection_not_used_again(loop: LoopName) -> None:
     async def main() -> None:
-        early = [ExpectHead(), Send(answer(b"too large", status=413)), AwaitPeer()]
+        early: Script = [ExpectHead(), Send(answer(b"too large", status=413)), AwaitPeer()]
         async with scripted(early) as upstream, transport() as through:
             response = await send(through, provider_at(upstream), b"x" * 50_000_000)
             body = await response.read(by=now() + 5, limit=100)
