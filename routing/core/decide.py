@@ -7,7 +7,7 @@ came from: `explain` shows them and works the choice out again from them alone.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, nan
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from routing.core.affinity import Looked, Pins
 from routing.core.catalog import Expression, Group, Target, TargetId
@@ -78,7 +78,7 @@ def decide(
 
     exclusions: list[Exclusion] = []
     alive = _eligible(group, plan, shape, stats, pinned, exclusions)
-    if plan.tightened or plan.requires_tags:
+    if dynamic and (plan.tightened or plan.requires_tags):
         alive = _policy_allows(group, plan, shape, terms, alive, exclusions)
     alive = _available(group, plan, stats, observations, alive, exclusions, now=now)
     kept_out = observations.health(group, now=now)
@@ -92,7 +92,7 @@ def decide(
     if not survivors:
         return Decision(
             strategy=group.strategy,
-            mode="configured",
+            mode="score" if dynamic else "configured",
             revision=revision,
             candidates=(),
             exclusions=tuple(exclusions),
@@ -103,60 +103,58 @@ def decide(
             mean_output_tokens=stats.mean_output_tokens,
             observations=stats.observations,
             policy=group.score if dynamic else None,
-            no_target=nobody_left(group.name, group.targets, shape, exclusions, stats=stats.targets),
+            no_target=nobody_left(
+                group.name,
+                group.targets,
+                shape,
+                exclusions,
+                stats=stats.targets,
+                lacking=sorted({words for each in terms for words in each.lacking if words is not None}),
+            ),
         )
 
-    mode: Mode
-    if not dynamic:
-        mode, ordered, tie_break, propensity, drawn = _configured(group, plan, stats, survivors, draw)
-    elif stats.observations < group.score.min_observations:
-        order = by_weight([plan.weights[i] for i in survivors])
-        candidates = _unscored(group, plan, stats, survivors)
-        mode, ordered, tie_break = "cold_start", [candidates[i] for i in order.order], order.tie_break
-        propensity, drawn = 1.0, None
-    else:
-        mode = "score"
-        ordered, tie_break = _scored(group, plan, stats, survivors, terms, shape, today=today)
-        propensity, drawn = 1.0, None
-
-    flags: tuple[str, ...] = ("panic",) if panic else ()
-    if any(any(term.flags) for term in ordered[0].sheet.terms):
-        flags += ("not_finite",)
+    ordered = _ordered(group, plan, stats, survivors, terms, shape, today=today, draw=draw)
+    candidates = ordered.candidates
+    mode, tie_break, propensity = ordered.mode, ordered.tie_break, ordered.propensity
+    flags: tuple[str, ...] = ()
     if panic:
-        mode = "panic"
+        mode, flags = "panic", ("panic",)
+    if any(any(term.flags) for term in candidates[0].sheet.terms):
+        flags += ("not_finite",)
     pin = None
-    chosen_by: str | None = tie_break
     if affinity == "affinity_hit":
-        mode, chosen_by, propensity = "pinned", None, 1.0
-        ordered = _to_front(ordered, pinned)
+        mode, tie_break, propensity = "pinned", None, 1.0
+        candidates = _to_front(candidates, pinned)
     else:
-        probe = _due_probe(group, plan, kept_out, survivors, sick, panic)
+        probe = _due_probe(group, plan, kept_out, survivors, sick)
         if probe is not None:
-            mode, chosen_by, propensity = "probe", None, 1.0
-            ordered = (
-                _to_front(ordered, group.targets[probe].id)
-                if panic
-                else [*_unscored(group, plan, stats, [probe], beside=survivors), *ordered]
-            )
-        elif key is not None and (ordered[0].target.weight > 0.0 or plan.all_fallbacks):
-            pin = ordered[0].target.id
+            mode, tie_break, propensity = "probe", None, 1.0
+            if panic:
+                candidates = _to_front(candidates, group.targets[probe].id)
+            else:
+                candidates = [*_unscored(group, plan, stats, [probe], beside=survivors), *candidates]
+        elif key is not None and (candidates[0].target.weight > 0.0 or plan.all_fallbacks):
+            pin = candidates[0].target.id
+    if group.strategy == "static":
+        # One target serves; a trial request, which may well fail, has it behind.
+        candidates = candidates[: 2 if mode == "probe" else 1]
 
     return Decision(
         strategy=group.strategy,
         mode=mode,
         revision=revision,
-        candidates=tuple(ordered),
+        candidates=tuple(candidates),
         exclusions=tuple(exclusions),
         affinity=affinity,
         conversation_key=key,
         pin=pin,
         propensity=propensity,
-        tie_break=chosen_by,
+        tie_break=tie_break,
         matched_terms=matched_terms,
         mean_output_tokens=stats.mean_output_tokens,
         flags=flags,
         pinned=pinned,
-        drawn=drawn,
+        drawn=ordered.drawn,
         observations=stats.observations,
         policy=group.score if dynamic else None,
     )
@@ -377,7 +375,6 @@ def _due_probe(
     kept_out: Mapping[TargetId, Health],
     survivors: Sequence[int],
     sick: Sequence[int],
-    panic: bool,
 ) -> int | None:
     """The position whose trial request is due longest. Weight 0 is not probed while a positive weight survives."""
     if not sick:
@@ -394,16 +391,38 @@ def _due_probe(
 # In which order.
 
 
-def _configured(
-    group: Group, plan: Plan, stats: GroupStats, survivors: Sequence[int], draw: Callable[[], float]
-) -> tuple[Mode, list[Candidate], str, float, float | None]:
+class _Ordered(NamedTuple):
+    candidates: Sequence[Candidate]
+    mode: Mode
+    tie_break: str | None
+    propensity: float = 1.0
+    drawn: float | None = None
+
+
+def _ordered(
+    group: Group,
+    plan: Plan,
+    stats: GroupStats,
+    survivors: Sequence[int],
+    terms: Sequence[TermPlan],
+    shape: RequestShape,
+    *,
+    today: float,
+    draw: Callable[[], float],
+) -> _Ordered:
+    """By the strategy alone: no pin, no probe."""
+    mode: Mode = "configured"
     weights = [plan.weights[position] for position in survivors]
-    order = weighted(weights, draw) if group.strategy == "weighted" else listed(weights)
+    if group.strategy == "dynamic_score":
+        if stats.observations >= group.score.min_observations:
+            return _scored(group, stats, survivors, weights, terms, shape, today=today)
+        mode, order = "cold_start", by_weight(weights)
+    elif group.strategy == "weighted":
+        order = weighted(weights, draw)
+    else:
+        order = listed(weights)
     candidates = _unscored(group, plan, stats, survivors)
-    ordered = [candidates[index] for index in order.order]
-    if group.strategy == "static":
-        ordered = ordered[:1]
-    return "configured", ordered, order.tie_break, order.propensity, order.drawn
+    return _Ordered([candidates[index] for index in order.order], mode, order.tie_break, order.propensity, order.drawn)
 
 
 def _unscored(
@@ -422,14 +441,14 @@ def _unscored(
 
 def _scored(
     group: Group,
-    plan: Plan,
     stats: GroupStats,
     survivors: Sequence[int],
+    weights: Sequence[float],
     terms: Sequence[TermPlan],
     shape: RequestShape,
     *,
     today: float,
-) -> tuple[list[Candidate], str]:
+) -> _Ordered:
     policy = group.score
     of = stats.targets
     targets = [group.targets[position] for position in survivors]
@@ -438,7 +457,6 @@ def _scored(
     columns = measure(names, Scoring(targets=targets, own=own, group=stats, shape=shape, policy=policy, today=today))
     term_columns = _term_columns(terms, survivors, columns)
     dynamics = mean_by_share(term_columns)
-    weights = [plan.weights[position] for position in survivors]
     ranking = rank(
         weights,
         dynamics,
@@ -458,7 +476,8 @@ def _scored(
         scores=columns,
         terms=term_columns,
     )
-    return [Candidate(target=targets[row], sheet=sheet, row=row) for row in ranking.order], ranking.tie_break
+    candidates = [Candidate(target=targets[row], sheet=sheet, row=row) for row in ranking.order]
+    return _Ordered(candidates, "score", ranking.tie_break)
 
 
 def _term_columns(

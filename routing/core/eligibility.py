@@ -161,11 +161,13 @@ def nobody_left(
     exclusions: Sequence[Exclusion],
     *,
     stats: Mapping[TargetId, TargetStats],
+    lacking: Iterable[str] = (),
 ) -> NoTarget:
     """What to answer when every target of group `name` is excluded.
 
     The latest stage that any target reached decides, and within eligibility the latest check: what stopped the target
     that came furthest is what the caller, or time, has to change.
+    `lacking`: the required tags that targets lack, in words.
     """
     reasons = {exclusion.reason for exclusion in exclusions}
     stage = max((exclusion.stage for exclusion in exclusions), key=STAGES.index, default="eligibility")
@@ -207,7 +209,7 @@ def nobody_left(
             code="request_too_large",
             message=f"The request has {shape.request_bytes} bytes; model '{name}' takes at most {most}.",
         )
-    missing = list(_missing(targets, shape, exclusions))
+    missing = list(_missing(targets, shape, exclusions, lacking))
     return NoTarget(
         status=400,
         code="no_eligible_target",
@@ -215,7 +217,9 @@ def nobody_left(
     )
 
 
-def _missing(targets: Sequence[Target], shape: RequestShape, exclusions: Sequence[Exclusion]) -> Iterable[str]:
+def _missing(
+    targets: Sequence[Target], shape: RequestShape, exclusions: Sequence[Exclusion], lacking: Iterable[str]
+) -> Iterable[str]:
     """What the targets lack, in the callers' words, each once, in the order of the checks. Names no target."""
     reasons = {exclusion.reason for exclusion in exclusions}
     for reason in REASONS:
@@ -224,8 +228,7 @@ def _missing(targets: Sequence[Target], shape: RequestShape, exclusions: Sequenc
         if reason == "dialect":
             yield f"the {API_NAMES[shape.dialect]} API"
         elif reason == "required_tags":
-            tags = sorted({exclusion.detail for exclusion in exclusions if exclusion.reason == reason})
-            yield from tags
+            yield from lacking
         elif reason == "output_cap_exceeded":
             stopped = {exclusion.target for exclusion in exclusions if exclusion.reason == reason}
             largest = max((t.max_output_tokens or 0 for t in targets if t.id in stopped), default=0)
