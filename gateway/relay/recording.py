@@ -118,10 +118,13 @@ def end_record(exchange: "Exchange") -> EndRecord:
 
 def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None, str]:
     """Input and output tokens and the quality of the usage: what was delivered counts even where nobody reported it."""
-    if not exchange.output_bytes or usage.quality != "missing":
-        return usage.input_tokens, usage.output_tokens, usage.quality
     shape = exchange.shape
-    return shape.input_tokens if shape else None, max(1, exchange.output_bytes // 4), "estimated"
+    whole = exchange.outcome == "success"
+    if shape is None or not exchange.output_bytes or (whole and usage.quality != "missing"):
+        return usage.input_tokens, usage.output_tokens, usage.quality
+    delivered = max(1, exchange.output_bytes // 4)
+    input = shape.input_tokens if usage.input_tokens is None else usage.input_tokens
+    return input, max(delivered, usage.output_tokens or 0), "estimated"
 
 
 def _candidate(rank: int, candidate: Candidate) -> CandidateRecord:

@@ -21,6 +21,10 @@ DRAIN_SECONDS = 1.0
 """How long a provider may take to end its body after the last event, before its connection is given up."""
 
 
+AFTER_TERMINAL_SECONDS = 5.0
+"""How long a usage chunk and the end marker may come after the terminal event, before we write the marker."""
+
+
 class StreamBroken(Exception):
     """The stream ended after the commit point and before its terminal event."""
 
@@ -107,7 +111,9 @@ class Downstream:
         held_bytes = 0
         while True:
             by = last + timeouts.idle_s
-            if not self.committed and content_by < by:
+            if reader.terminal:
+                by = min(by, last + AFTER_TERMINAL_SECONDS)
+            elif not self.committed and content_by < by:
                 by = content_by
             try:
                 data = await response.receive(by=by if by < keepalive_at else keepalive_at)
@@ -149,6 +155,8 @@ class Downstream:
                 raise self._failure(_in_band(reader), "upstream_error")
             if reader.done:
                 if not reader.terminal:
+                    if self.committed:
+                        await self._write(out)
                     raise self._failure(
                         malformed("The stream ended without a finish reason."), "upstream_stream_truncated"
                     )

@@ -1,6 +1,7 @@
 """Runs a coroutine to its end on either event loop, and fails when the loop had something to complain about."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
@@ -33,3 +34,13 @@ def run(main: Coroutine[Any, Any, T], *, loop: LoopName = "asyncio", within: flo
         result = runner.run(bounded())
     assert complaints == []
     return result
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a coroutine function a test: it runs on uvloop, as the server does."""
+
+    @functools.wraps(test)
+    def running(*args: Any, **kwargs: Any) -> None:
+        run(test(*args, **kwargs), loop="uvloop")
+
+    return running
