@@ -179,8 +179,8 @@ class ProviderModelAdmin(ModelAdmin):
 class _ModelAlone(ProviderModelForm):
     """On its own page there is no other form to be judged with."""
 
-    def validate_constraints(self) -> None:
-        super().validate_constraints()
+    def _post_clean(self) -> None:
+        super()._post_clean()
         if not self.errors:
             judge_model(self)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.forms.models import construct_instance
 from unfold.forms import PaginationInlineFormSet
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -78,16 +79,18 @@ class ReadForm(RowForm):
         """The row as the file says it."""
         raise NotImplementedError
 
-    def validate_constraints(self) -> None:
-        problems = read(self.kind, self.plain())[1]
-        for problem in problems:
-            if not self.placed_already(problem.path):
-                self.place(problem.path, problem.message)
-        super().validate_constraints()
+    def _post_clean(self) -> None:
+        """Before Django's own check of the row, which leaves out the fields that have errors already."""
+        construct_instance(self, self.instance, self._meta.fields, self._meta.exclude)
+        self.judge()
+        super()._post_clean()
 
-    def placed_already(self, path: str) -> bool:
-        field = self.field_at(path)[0]
-        return field is not None and field in self.errors
+    def judge(self) -> None:
+        refused = frozenset(self.errors)
+        for problem in read(self.kind, self.plain())[1]:
+            field, rest = self.field_at(problem.path)
+            if field not in refused:
+                self.add_error(field, f"{rest}: {problem.message}" if rest else problem.message)
 
     def place(self, path: str, message: str) -> None:
         """`path`: below this row."""
@@ -221,13 +224,13 @@ class TargetForm(ReadForm):
         field, rest = super().field_at(path)
         return ("overrides", path) if field is None else (field, rest)
 
-    def validate_constraints(self) -> None:
+    def judge(self) -> None:
         if self.instance.provider_model is None and self.instance.provider is None:
             self.add_error("provider_model", "Choose a model of the catalogue, or a provider and an upstream name.")
-        super().validate_constraints()
+        super().judge()
 
-    def placed_already(self, path: str) -> bool:
-        return (path == "provider" and "provider_model" in self.errors) or super().placed_already(path)
+    def field_of(self, column: str) -> str:
+        return "provider_model" if column == "provider" and self.instance.provider is None else column
 
 
 class ScoreTermForm(ReadForm):
