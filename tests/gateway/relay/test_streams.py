@@ -7,6 +7,7 @@ import pytest
 
 from gateway.relay.stream import MAX_HELD_BYTES
 from routing.core.catalog import ProviderTimeouts
+from routing.core.document import Dialect
 from tests.support.loops import in_loop
 from tests.support.relays import (
     DONE,
@@ -61,7 +62,7 @@ async def streamed(
     script: Script, *, path: str = "/v1/chat/completions", body: dict[str, object] = HI
 ) -> tuple[bytes, Bench]:
     """The body that a client of one target gets, and the relay with its record."""
-    dialect = "anthropic" if path == "/v1/messages" else "openai-chat"
+    dialect: Dialect = "anthropic" if path == "/v1/messages" else "openai-chat"
     async with scripted(script) as upstream, relaying(in_order(target_on(upstream, "a", dialect=dialect))) as bench:
         reply = await bench.post(path, body)
         assert reply.complete
