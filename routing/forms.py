@@ -227,6 +227,9 @@ class TargetForm(ReadForm):
     def judge(self) -> None:
         if self.instance.provider_model is None and self.instance.provider is None:
             self.add_error("provider_model", "Choose a model of the catalogue, or a provider and an upstream name.")
+        own = self.instance.overrides if isinstance(self.instance.overrides, dict) else {}
+        for key in sorted(store.NOT_OVERRIDES.intersection(own)):
+            self.add_error("overrides", f"{key}: is no field of the model")
         super().judge()
 
     def field_of(self, column: str) -> str:

@@ -94,7 +94,7 @@ def plain_target(target: Target) -> dict[str, Any]:
     else:
         place = {"provider": target.provider.name} if target.provider else {}
     own = target.overrides if isinstance(target.overrides, dict) else {"overrides": target.overrides}
-    clashing = {key: value for key, value in own.items() if key in _NOT_OVERRIDES}
+    clashing = {key: value for key, value in own.items() if key in NOT_OVERRIDES}
     if clashing:
         own = {key: value for key, value in own.items() if key not in clashing} | {"overrides": clashing}
     return own | place | _plain(target, TARGET)
@@ -293,6 +293,6 @@ MODEL_GROUP: Columns = {
     "threshold_min_observations": (*_POLICY, "thresholds", "min_observations"),
 }
 
-_NOT_OVERRIDES = frozenset(each.name for each in fields(document.Target)) - frozenset(
+NOT_OVERRIDES = frozenset(each.name for each in fields(document.Target)) - frozenset(
     each.name for each in fields(document.ModelFields)
 )
