@@ -137,6 +137,7 @@ def _run_uvicorn(
 ) -> int:
     from gateway.http_protocol import server_for
 
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = server_for(application, limits=limits, drain_seconds=drain_seconds, parent=parent)
     _settle_memory()
     server.run(sockets=[bound])

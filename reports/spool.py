@@ -5,6 +5,7 @@ the line survives the death of the process. Each process has files of its own, `
 the newest locked (`flock`) as long as it lives: a file that can be locked is finished.
 """
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -191,18 +192,23 @@ class LineLog:
         self._queue.put(entry)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Writes what is queued, as far as the reader lets it within `timeout_s`. Later lines are dropped."""
+        """Writes what is queued, as far as the reader lets it within `timeout_s`. Later lines are dropped.
+
+        Called when the process ends, if nobody did before.
+        """
         if self._thread is None or self._pid != os.getpid() or self._closing.is_set():
             return
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout_s)
+        atexit.unregister(self.close)
 
     def _start(self) -> None:
         self._pid = os.getpid()
         self._queue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="line-log", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     def _run(self) -> None:
         ended = False

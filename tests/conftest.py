@@ -15,6 +15,10 @@ import django
 
 django.setup()
 
+from django.conf import settings
+
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a slow one costs a second a login
+
 from tests.support.databases import (  # noqa: E402 - models can be imported only now
     database,
     postgres_template,
@@ -23,5 +27,15 @@ from tests.support.databases import (  # noqa: E402 - models can be imported onl
     sqlite_url,
 )
 from tests.support.postgres import postgres  # noqa: E402
+from tests.support.processes import start_gateway, start_simulator  # noqa: E402
 
-__all__ = ["database", "postgres", "postgres_template", "postgres_url", "sqlite_template", "sqlite_url"]
+__all__ = [
+    "database",
+    "postgres",
+    "postgres_template",
+    "postgres_url",
+    "sqlite_template",
+    "sqlite_url",
+    "start_gateway",
+    "start_simulator",
+]
