@@ -74,9 +74,9 @@ class Splitter:
         if self.overflow or not self.pending:
             return None
         raw = bytes(self._buffer)
-        if not raw.endswith((b"\n", b"\r")):
-            raw += b"\n"
-        return self._event(raw if raw.endswith(b"\n\r") else raw + b"\n")
+        if not raw.endswith(b"\n\r"):
+            raw += b"\n" if raw.endswith(b"\n") else b"\n\n"
+        return self._event(raw)
 
     def discard(self) -> None:
         self._buffer.clear()
