@@ -341,6 +341,12 @@ class Exchange:
                 await self._attempt(call, target, running, deadline)
             except AttemptFailed as failure:
                 failures.append(failure)
+                if failure.outcome == "denied":
+                    log.warning(
+                        "provider %s refuses the gateway's credential or model",
+                        target.provider.name,
+                        extra={"group": group.name, "target": target.id, "status": failure.status},
+                    )
                 if not failure.another_may_help:
                     return await self._pass_on(failure)
                 if failure.sent:

@@ -1,19 +1,16 @@
 """An exchange as the lines that outlive it: scalars only, no text of anybody's."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gateway.dialects.neutral import Usage
-from reports.core.record import (
-    VERSION,
-    CandidateRecord,
-    EndRecord,
-    ExclusionRecord,
-    IntentRecord,
-)
-from routing.core.decision import Candidate
+from reports.core.record import VERSION, CandidatesRecord, EndRecord, ExclusionRecord, IntentRecord, LogLine
+from routing.core.decision import Decision
 
 if TYPE_CHECKING:
     from gateway.relay.exchange import Exchange
+
+T = TypeVar("T")
 
 MAX_CANDIDATES = 64
 """Candidates and exclusions on one record."""
@@ -83,9 +80,8 @@ def end_record(exchange: "Exchange") -> EndRecord:
         provider=serving.provider.name if serving else None,
         model=serving.model if serving else None,
         attempts=exchange.attempts,
-        candidates=[_candidate(rank, candidate) for rank, candidate in enumerate(decision.candidates[:MAX_CANDIDATES])]
-        if decision
-        else [],
+        order=[candidate.target.id for candidate in decision.candidates[:MAX_CANDIDATES]] if decision else [],
+        candidates=_candidates(decision) if decision else None,
         exclusions=[
             ExclusionRecord(
                 target=exclusion.target, stage=exclusion.stage, reason=exclusion.reason, detail=exclusion.detail
@@ -127,44 +123,78 @@ def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None
     return input, max(delivered, usage.output_tokens or 0), "estimated"
 
 
-def _candidate(rank: int, candidate: Candidate) -> CandidateRecord:
-    return CandidateRecord(
-        target=candidate.target.id,
-        rank=rank,
-        weight=candidate.weight,
-        dynamic=candidate.dynamic,
-        contrasted=candidate.contrasted,
-        final=candidate.final,
-        confidence=candidate.confidence,
-        observations=candidate.observations,
-        in_flight=candidate.in_flight,
-        overdue=candidate.overdue,
-        in_band=candidate.in_band,
-        scores=[(score.name, score.raw, score.value, score.flag) for score in candidate.scores],
-        terms=[(term.name, term.value, term.share, term.preferred_tags, term.flag) for term in candidate.terms],
+def _candidates(decision: Decision) -> CandidatesRecord | None:
+    """The columns of the decision's sheet as they are. A probe stands beside the sheet, with its exclusion."""
+    if not decision.candidates:
+        return None
+    sheet = decision.candidates[-1].sheet
+    names = [""] * len(sheet.weights)
+    for candidate in decision.candidates:
+        if candidate.sheet is sheet:
+            names[candidate.row] = candidate.target.id
+    record = CandidatesRecord(
+        targets=names,
+        weights=sheet.weights,
+        observations=[stats.window.attempts for stats in sheet.stats],
+        in_flight=[stats.in_flight for stats in sheet.stats],
+        overdue=[stats.overdue for stats in sheet.stats],
+        dynamics=sheet.dynamics,
+        contrasted=sheet.contrasted,
+        finals=sheet.finals,
+        near_ties=list(sheet.band),
+        scores=sheet.scores,
+        terms=[(term.name, term.share, term.values, term.preferred_tags, term.flags) for term in sheet.terms],
+    )
+    return record if len(names) <= MAX_CANDIDATES else _bounded(record, decision)
+
+
+def _bounded(record: CandidatesRecord, decision: Decision) -> CandidatesRecord:
+    """The rows of the first `MAX_CANDIDATES` in the order of trying."""
+    sheet = decision.candidates[-1].sheet
+    rows = [candidate.row for candidate in decision.candidates if candidate.sheet is sheet][:MAX_CANDIDATES]
+
+    def kept(column: Sequence[T]) -> list[T]:
+        return [column[row] for row in rows]
+
+    def scored(column: Sequence[float] | None) -> list[float] | None:
+        return None if column is None else kept(column)
+
+    return CandidatesRecord(
+        targets=kept(record.targets),
+        weights=kept(record.weights),
+        observations=kept(record.observations),
+        in_flight=kept(record.in_flight),
+        overdue=kept(record.overdue),
+        dynamics=scored(record.dynamics),
+        contrasted=scored(record.contrasted),
+        finals=scored(record.finals),
+        near_ties=[place for place, row in enumerate(rows) if row in sheet.band],
+        scores={name: (kept(raws), kept(values), kept(flags)) for name, (raws, values, flags) in record.scores.items()},
+        terms=[
+            (name, share, kept(values), kept(tags), kept(flags)) for name, share, values, tags, flags in record.terms
+        ],
     )
 
 
-def log_line(end: EndRecord) -> dict[str, object]:
-    """The one line on stdout: what an operator looks for first. The spool's record has the rest."""
-    return {
-        "at": end.at,
-        "id": end.id,
-        "caller": end.caller,
-        "token": end.token,
-        "endpoint": end.endpoint,
-        "group": end.group,
-        "stream": end.stream,
-        "status": end.status,
-        "outcome": end.outcome,
-        "error_code": end.error_code,
-        "target": end.target,
-        "mode": end.mode,
-        "affinity": end.affinity,
-        "attempts": len(end.attempts),
-        "duration_ms": end.duration_ms,
-        "first_content_ms": end.first_content_ms,
-        "input_tokens": end.input_tokens,
-        "output_tokens": end.output_tokens,
-        "revision": end.revision,
-    }
+def log_line(end: EndRecord) -> LogLine:
+    return LogLine(
+        at=end.at,
+        id=end.id,
+        caller=end.caller,
+        token=end.token,
+        endpoint=end.endpoint,
+        group=end.group,
+        stream=end.stream,
+        status=end.status,
+        outcome=end.outcome,
+        error_code=end.error_code,
+        target=end.target,
+        mode=end.mode,
+        affinity=end.affinity,
+        attempts=len(end.attempts),
+        duration_ms=end.duration_ms,
+        first_content_ms=end.first_content_ms,
+        input_tokens=end.input_tokens,
+        output_tokens=end.output_tokens,
+        revision=end.revision,
+    )

@@ -1,5 +1,7 @@
 """The lines of the spool: an intent before the first upstream call, an end after the exchange. Scalars only, no prompt text."""
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 VERSION = 1
@@ -42,22 +44,27 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    target: str
-    rank: int
-    weight: float
-    dynamic: float | None
-    contrasted: float | None
-    final: float | None
-    confidence: float
-    observations: float
-    in_flight: int
-    overdue: int
-    in_band: bool
-    scores: list[tuple[str, float | None, float, str | None]]
-    """Name, raw value, value in [0, 1], flag."""
-    terms: list[tuple[str, float, float, int, str | None]]
-    """Name, value, share, preferred tags, flag."""
+class CandidatesRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The numbers behind a choice, in columns: every list has one entry for each of `targets`."""
+
+    targets: Sequence[str]
+    weights: Sequence[float]
+    """Relative to the largest."""
+    observations: Sequence[float]
+    """Counted attempts in the window."""
+    in_flight: Sequence[int]
+    overdue: Sequence[int]
+    dynamics: Sequence[float] | None = None
+    """D; `None` here and below: nothing was scored."""
+    contrasted: Sequence[float] | None = None
+    """D'."""
+    finals: Sequence[float] | None = None
+    near_ties: Sequence[int] = ()
+    """Indices of the targets within the band of the best."""
+    scores: Mapping[str, tuple[Sequence[float | None], Sequence[float], Sequence[str | None]]] = {}
+    """By name: raw values in the score's own unit, values in [0, 1], flags."""
+    terms: Sequence[tuple[str, float, Sequence[float], Sequence[int], Sequence[str | None]]] = ()
+    """Name, share, values, preferred tags, flags."""
 
 
 class ExclusionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +110,9 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     provider: str | None = None
     model: str | None = None
     attempts: list[AttemptRecord] = []
-    candidates: list[CandidateRecord] = []
+    order: list[str] = []
+    """Targets in the order of trying, whether or not they were reached."""
+    candidates: CandidatesRecord | None = None
     exclusions: list[ExclusionRecord] = []
     input_tokens_estimated: int = 0
     output_cap: int | None = None
@@ -127,3 +136,27 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     cached_input_price: int | None = None
     cache_write_price: int | None = None
     cache_write_1h_price: int | None = None
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The one line on stdout for an exchange: what an operator looks for first. Fields as in EndRecord."""
+
+    at: float
+    id: str
+    caller: str
+    token: str
+    endpoint: str
+    group: str
+    stream: bool
+    status: int
+    outcome: str
+    error_code: str | None
+    target: str | None
+    mode: str | None
+    affinity: str | None
+    attempts: int
+    duration_ms: float
+    first_content_ms: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    revision: int
