@@ -116,6 +116,19 @@ class TokenAdmin(ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
         return self.readonly_fields if obj else ()
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        only_save = {"show_save_and_continue": False, "show_save_and_add_another": False}
+        response: HttpResponse = super().changeform_view(
+            request, object_id, form_url, {**only_save, **(extra_context or {})}
+        )
+        return response
+
     def save_form(self, request: HttpRequest, form: ModelForm, change: bool) -> Token:
         if change:
             row: Token = form.save(commit=False)

@@ -126,7 +126,7 @@ class Token(Watched):
         )
 
     def __str__(self) -> str:
-        return f"{self.shown}…"
+        return f"token {self.shown}…"
 
 
 def _is_words(value: object) -> bool:

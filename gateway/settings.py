@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 from gateway import env
@@ -118,6 +119,7 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = PILOTAGE.time_zone
+FORMAT_MODULE_PATH = ["gateway.formats"]
 
 STATIC_URL = "static/"
 
@@ -180,6 +182,9 @@ UNFOLD = {
     "SITE_TITLE": "Pilotage",
     "SITE_HEADER": "Pilotage",
     "SITE_SYMBOL": "alt_route",
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("gateway/icon.svg")},
+    ],
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {

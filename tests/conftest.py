@@ -15,7 +15,7 @@ import django
 
 django.setup()
 
-from django.conf import settings
+from django.conf import settings  # noqa: E402 - Django is set up only now
 
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a slow one costs a second a login
 

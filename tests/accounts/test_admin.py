@@ -151,6 +151,7 @@ def test_the_list_shows_what_a_token_is_good_for(admin_client: Client, team: Cal
     page = admin_client.get(reverse("admin:accounts_token_changelist")).content.decode()
     for word in ("good", "revoked", "caller inactive", "expired", "all that the caller may use"):
         assert word in page
+    assert re.search(r"\b20\d\d-\d\d-\d\d \d\d:\d\d UTC\b", page)
 
 
 def test_a_whole_token_in_the_search_finds_its_row(admin_client: Client, team: Caller) -> None:
