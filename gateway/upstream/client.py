@@ -22,11 +22,14 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
 class UpstreamResponse(Protocol):
     status: int
     headers: Headers
+    complete_by_eof: bool
+    """The body has neither a length nor chunks: it ends where the connection does, and a cut looks like an end."""
 
     async def receive(self, *, by: float) -> bytes:
         """The next bytes of the body as they come; `b""` once at its end.
 
-        `by` is the event loop's clock (`loop.time()`): past it, `ResponseTimeout`. A body that ends early raises
+        `by` is the event loop's clock (`loop.time()`): past it, `ResponseTimeout`, which ends nothing: `receive` and `read`
+        may be called again, and whoever gives up calls `close`. One reader at a time. A body that ends early raises
         `ConnectionLost`; one over `max_response_bytes` of a unary answer is the caller's to bound (`read`).
         """
         ...
@@ -44,6 +47,7 @@ class Transport(Protocol):
     async def send(self, request: UpstreamRequest, *, connect_by: float, respond_by: float) -> UpstreamResponse:
         """Sends one POST and returns when the response head has come. Never follows a redirect.
 
+        Both limits are on the event loop's clock: `connect_by` for DNS, TCP and TLS, `respond_by` for the whole head.
         Cancelling this call closes the connection at once. Raises an `UpstreamError`.
         """
         ...

@@ -134,6 +134,20 @@ def test_a_later_limit_of_the_next_call_replaces_an_earlier_one_of_the_call_befo
 
 
 @on_both_loops
+def test_a_limit_holds_after_the_timer_of_an_earlier_call_went_off(loop: LoopName) -> None:
+    async def main() -> None:
+        script: Script = [Expect(), Send(answer(b"ok")), Expect(), AwaitPeer()]
+        async with scripted(script) as upstream, transport() as through:
+            provider = provider_at(upstream)
+            assert await call(through, provider, within=0.1) == b"ok"
+            name, seconds = await timed(send(through, provider, within=LIMIT_S))
+            assert name == "ResponseTimeout"
+            assert_on_time(seconds)
+
+    run(main(), loop=loop)
+
+
+@on_both_loops
 def test_a_limit_in_the_far_future_is_none(loop: LoopName) -> None:
     async def main() -> None:
         async with scripted([ExpectHead(), Pause(0.02), Send(answer(b"ok"))]) as upstream, transport() as through:

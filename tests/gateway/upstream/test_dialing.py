@@ -101,7 +101,10 @@ def test_localhost_that_leads_elsewhere_is_not_called() -> None:
     async def main() -> None:
         async with scripted(KEEPS_ANSWERING) as upstream, transport(resolve=lambda *_: ["10.0.0.1"]) as through:
             provider = provider_at(upstream, base_url=f"http://localhost:{upstream.port}/v1")
-            assert (await failure(call(through, provider)))[0] == "ConnectError"
+            assert await failure(call(through, provider)) == (
+                "ConnectError",
+                "provider p: localhost leads to 10.0.0.1, and addresses that are not public need allow_private_addresses",
+            )
 
     run(main())
 

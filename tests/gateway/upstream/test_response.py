@@ -230,6 +230,22 @@ def test_an_answer_before_the_request_is_out_is_read_and_its_connection_not_used
 
 
 @on_both_loops
+def test_a_request_cut_short_by_its_answer_spoils_the_connection_also_when_what_was_written_has_drained(
+    loop: LoopName,
+) -> None:
+    async def main() -> None:
+        wire = answer(b"too large", status=413)
+        early: Script = [ExpectHead(), Send(wire[:-1]), Pause(0.1), Send(wire[-1:]), AwaitPeer()]
+        async with scripted(early) as upstream, transport() as through:
+            response = await send(through, provider_at(upstream), b"x" * 50_000_000)
+            assert await response.read(by=now() + 5, limit=100) == b"too large"
+            assert len(upstream.connections[0].raw) < 50_000_000
+            await until(lambda: not through.open_connections)
+
+    run(main(), loop=loop)
+
+
+@on_both_loops
 def test_bytes_before_any_request_spoil_the_connection(loop: LoopName) -> None:
     async def main() -> None:
         async with scripted([Send(b"x"), AwaitPeer()]) as upstream, transport() as through:
