@@ -66,16 +66,16 @@ def split_array(body: bytes | Raw) -> list[Raw]:
 
 
 def join(members: Mapping[str, Raw | bytes]) -> bytes:
-    pieces: list[bytes] = []
+    pieces: list[bytes | Raw] = []
     before = b"{"
     for key, value in members.items():
-        pieces += (before, encode(key), b":", bytes(value))
+        pieces += (before, encode(key), b":", value)
         before = b","
     return b"".join(pieces) + b"}" if pieces else b"{}"
 
 
 def join_array(items: list[Raw | bytes]) -> bytes:
-    return b"[" + b",".join([bytes(item) for item in items]) + b"]"
+    return b"[" + b",".join(items) + b"]"
 
 
 def with_values(body: bytes, values: Mapping[str, bytes]) -> bytes:
@@ -88,19 +88,20 @@ def with_values(body: bytes, values: Mapping[str, bytes]) -> bytes:
     places = _places(body, members)
     if places is None:
         return join({**members, **values})
-    pieces: list[bytes] = []
+    view = memoryview(body)
+    pieces: list[bytes | memoryview] = []
     at = 0
     for start, end, key in sorted((*places[key], key) for key in values if key in places):
-        pieces += (body[at:start], values[key])
+        pieces += (view[at:start], values[key])
         at = end
     added = [key for key in values if key not in places]
     if added:
         close = body.rindex(b"}")
-        pieces.append(body[at:close])
+        pieces.append(view[at:close])
         for number, key in enumerate(added):
             pieces += (b"," if members or number else b"", encode(key), b":", values[key])
         at = close
-    pieces.append(body[at:])
+    pieces.append(view[at:])
     return b"".join(pieces)
 
 
@@ -124,7 +125,8 @@ def with_model(body: bytes, model: bytes, added: bytes = b"") -> bytes:
     if not added:
         return body
     close = body.rindex(b"}")
-    return b"".join((body[:close], added, body[close:]))
+    view = memoryview(body)
+    return b"".join((view[:close], added, view[close:]))
 
 
 def with_inner(body: bytes, key: str, change: Callable[[bytes], bytes]) -> bytes:
@@ -186,11 +188,10 @@ def _places(body: bytes, members: Mapping[str, Raw | bytes]) -> dict[str, tuple[
         found = _KEY.match(body, at)
         if found is None or found[1] != key.encode():
             return None
-        value = bytes(raw)
         start = found.end()
-        if not body.startswith(value, start):
+        if not body.startswith(raw, start):
             return None
-        at = start + len(value)
+        at = start + len(raw)
         places[key] = (start, at)
         after = body[at]
         if after != _COMMA and after != _BRACE:
@@ -223,21 +224,21 @@ class _Pace:
 
 
 def _walk(raw: bytes | Raw, level: int, pace: _Pace) -> Generator[None, None, object]:
-    data = bytes(raw)
-    first = data.lstrip(_SPACE)[:1] if data[:1].isspace() else data[:1]
-    if len(data) <= STEP_BYTES or level == _SPLIT_LEVELS or first not in (b"{", b"["):
-        if pace.due(len(data)):
+    size = len(raw)
+    first = memoryview(raw.lstrip(_SPACE) if level == 0 else raw)[:1] if size > STEP_BYTES else b""
+    if level == _SPLIT_LEVELS or first not in (b"{", b"["):
+        if pace.due(size):
             yield
-        return _ANY.decode(data)
+        return _ANY.decode(raw)
     if first == b"{":
         members = {}
-        parts = _OBJECT.decode(data)
+        parts = _OBJECT.decode(raw)
         yield
         for key, part in parts.items():
             members[key] = yield from _walk(part, level + 1, pace)
         return members
     items = []
-    raws = _ARRAY.decode(data)
+    raws = _ARRAY.decode(raw)
     yield
     for part in raws:
         item = yield from _walk(part, level + 1, pace)

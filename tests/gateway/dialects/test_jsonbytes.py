@@ -61,7 +61,10 @@ def test_big_integers_and_pairs_of_surrogates_pass() -> None:
 
 def test_a_large_body_is_read_in_steps_to_the_same_object() -> None:
     part = {"type": "text", "text": "x" * 10_000, "é": [1, {"a": None}]}
-    content = {"model": "g", "messages": [{"role": "user", "content": [part] * 300}, {"role": "user", "content": ""}]}
+    content: dict[str, Any] = {
+        "model": "g",
+        "messages": [{"role": "user", "content": [part] * 300}, {"role": "user", "content": ""}],
+    }
     content["deep"] = {"a": {"b": {"c": {"d": ["y" * 1_000] * 1_500}}}}
     body = json.dumps(content).encode()
     *pauses, last = object_in_steps(b" " + body + b"\n")

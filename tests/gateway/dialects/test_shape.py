@@ -8,6 +8,7 @@ import pytest
 from gateway.dialects import anthropic_messages, openai_chat
 from gateway.dialects.shape import shape_of
 from routing.core.catalog import ScorePolicy
+from routing.core.document import Feature
 from routing.core.shape import ReasoningWish, RequestShape
 from tests.support.documents import some_group
 
@@ -100,7 +101,7 @@ def test_images_and_other_media_are_estimated_by_kind() -> None:
             ]
         )
     )
-    assert (shape.image_count, shape.media) == (2, {"image", "audio", "file"})
+    assert (shape.image_count, set(shape.media)) == (2, {"image", "audio", "file"})
     assert shape.media_tokens == 1_100 + 85 + 2_400 // 400
     assert shape.text_bytes == 0
     assert shape.input_tokens == shape.media_tokens
@@ -112,7 +113,7 @@ def test_media_of_messages_are_found_inside_tool_results_too() -> None:
     plain = {"type": "document", "source": {"type": "text", "data": "12345"}}
     listed = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "123"}, image]}}
     shape = messages(user([{"type": "tool_result", "content": [image, pdf, plain, listed]}]))
-    assert (shape.image_count, shape.media) == (2, {"image", "file"})
+    assert (shape.image_count, set(shape.media)) == (2, {"image", "file"})
     assert (shape.media_tokens, shape.text_bytes) == (2_200 + 3, 1 + 5 + 3)
 
 
@@ -250,7 +251,7 @@ def test_signed_and_redacted_thinking_in_the_history_is_seen() -> None:
 
 
 def test_a_tool_loop_is_a_result_after_the_models_last_word() -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": []}
+    call: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     result = {"role": "tool", "content": "x"}
     assert chat(user("a"), call, result).tool_loop
     assert chat(user("a"), call, result, user("and?")).tool_loop
@@ -269,7 +270,7 @@ def test_several_choices_and_logprobs_are_seen() -> None:
     assert (chat(n="3", logprobs=False).n, chat(logprobs=False).logprobs) == (1, False)
 
 
-FEATURES = frozenset({"code", "translate", "summarize", "tool_agent"})
+FEATURES: frozenset[Feature] = frozenset({"code", "translate", "summarize", "tool_agent"})
 
 
 def test_prompt_features_are_looked_for_only_where_the_policy_lists_them() -> None:
@@ -289,7 +290,7 @@ def test_the_newest_user_turn_is_looked_at_first_and_the_system_last() -> None:
     turns = (user("summarize"), {"role": "assistant", "content": "ok"}, user("translate"))
     system = {"role": "system", "content": "code ```"}
 
-    def found(size: int) -> frozenset[str]:
+    def found(size: int) -> frozenset[Feature]:
         return chat(system, *turns, policy=ScorePolicy(features=FEATURES, max_scan_bytes=size)).prompt_features
 
     assert found(len("translate")) == {"translate"}
