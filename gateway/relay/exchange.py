@@ -42,6 +42,9 @@ log = logging.getLogger("pilotage.relay")
 STEPWISE_BYTES = 1_048_576
 """Bodies over this are decoded in steps, so that other exchanges are not held up."""
 
+LEAST_ATTEMPT_SECONDS = 0.05
+"""With less than this left of the group's deadline no other target is tried: it could only fail, and be blamed for it."""
+
 WATCH_AFTER_SECONDS = 0.02
 """An answer that takes longer is worth watching for its client's leaving; a faster one is over before it matters."""
 
@@ -351,7 +354,9 @@ class Exchange:
                     return await self._pass_on(failure)
                 if failure.sent:
                     previous = running
-                if len(self.attempts) >= policy.max or asyncio.get_running_loop().time() >= deadline:
+                if len(self.attempts) >= policy.max:
+                    break
+                if asyncio.get_running_loop().time() > deadline - LEAST_ATTEMPT_SECONDS:
                     break
                 continue
             return None
