@@ -101,6 +101,8 @@ class ClientProtocol(HttpToolsProtocol):
         self._lingers = False
         self._unsent = 0
         self._stalled_since = 0.0
+        self._drained = False
+        """Since the last sweep the client has read until the application could go on writing."""
         self._without_upgrade = False
         """The head that came asks for another protocol and has a body, which the parser would not read."""
         self._ended = False
@@ -155,6 +157,10 @@ class ClientProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._begin_head(0)
         self.data_received(head + rest)
+
+    def resume_writing(self) -> None:
+        self._drained = True
+        super().resume_writing()
 
     # Parser callbacks
 
@@ -263,14 +269,15 @@ class ClientProtocol(HttpToolsProtocol):
         transport, limits = self.transport, self.limits
         size = transport.get_write_buffer_size()
         if size:
-            # What the application adds meanwhile is no sign of reading: only a shrinking rest is.
-            if self._unsent == 0 or size < self._unsent:
+            # What the application adds meanwhile is no sign of reading: a rest that shrinks is, and one that was small.
+            if self._unsent == 0 or size < self._unsent or self._drained:
                 self._stalled_since = now
             elif now - self._stalled_since >= limits.write_stall_seconds:
                 log.info("a client was cut off: it read nothing", extra={"seconds": limits.write_stall_seconds})
                 transport.abort()
                 return
         self._unsent = size
+        self._drained = False
         if self._phase == IDLE or transport.is_closing():
             return
         if self._phase == HEAD:
