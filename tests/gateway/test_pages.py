@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.staticfiles import finders
+from django.core.management import call_command
 from django.test import Client
 
 
@@ -66,3 +67,8 @@ def test_nothing_else_is(client: Client, name: str) -> None:
 
 def test_files_are_only_read(client: Client) -> None:
     assert client.post("/static/admin/js/cancel.js").status_code == 405
+
+
+@pytest.mark.django_db
+def test_the_migrations_say_all_that_the_models_do() -> None:
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
