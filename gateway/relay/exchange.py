@@ -177,7 +177,12 @@ class Exchange:
             raise Refusal("model_not_allowed", f"This token may not use the model group {group.name!r}.", param="model")
         self.group = group
         caller = token.caller
+        large = self.request_bytes > STEPWISE_BYTES
+        if large:
+            await asyncio.sleep(0)
         self.shape = shape_of(call, headers=dict(self.headers), caller=caller.name, group=group)
+        if large:
+            await asyncio.sleep(0)
         relay = self.relay
         self.now = now = relay.clock()
         decision = self.decision = decide(

@@ -134,6 +134,9 @@ class Downstream:
             try:
                 events = reader.feed(data) if data else reader.flush()
             except MalformedAnswer as error:
+                good = self._listen(error.events, reader, now, on_content)
+                if self.committed:
+                    await self._write(b"".join([*held, good]))
                 raise self._failure(malformed(str(error)), "upstream_stream_truncated") from error
             out = self._listen(events, reader, now, on_content) if events else b""
             if self.committed:

@@ -213,6 +213,7 @@ CUTS: dict[str, Script] = {
     ],
     "inside an event": said(text("a"), text("b"), b'data: {"par', end=Reset()),
     "done without a finish reason": said(text("a"), text("b"), DONE),
+    "an event that is not JSON": said(text("a"), text("b"), b"data: {oops\n\n", STOP, DONE),
 }
 
 
