@@ -31,6 +31,7 @@ class Dialed(asyncio.Protocol):
         raise NotImplementedError
 
 
+T = TypeVar("T")
 P = TypeVar("P", bound=Dialed)
 
 MAX_ADDRESSES = 8
@@ -75,21 +76,32 @@ def is_literally_loopback(host: str) -> bool:
 
 
 class TlsContexts:
-    """Verifying client contexts, one per `ca_file`: loading the authorities costs milliseconds."""
+    """Verifying client contexts, one per `ca_file`, loaded in a thread: the authorities are hundreds of files to parse."""
 
     def __init__(self) -> None:
         self._contexts: dict[str | None, ssl.SSLContext] = {}
+        self._loading: dict[str | None, asyncio.Future[ssl.SSLContext]] = {}
 
-    def context(self, ca_file: str | None) -> ssl.SSLContext:
-        """Raises `ConnectError` when the file cannot be used."""
+    async def context(self, ca_file: str | None, *, by: float) -> ssl.SSLContext:
+        """Raises `ConnectError` when the file cannot be used, `ConnectTimeout` when loading takes longer than `by`."""
         context = self._contexts.get(ca_file)
-        if context is None:
-            try:
-                context = ssl.create_default_context(cafile=ca_file)
-            except OSError as error:
-                raise ConnectError(f"ca_file {ca_file}: {error.strerror or 'not a certificate file'}") from error
-            context.set_alpn_protocols(["http/1.1"])
-            self._contexts[ca_file] = context
+        if context is not None:
+            return context
+        loading = self._loading.get(ca_file)
+        if loading is None or loading.done():
+            loading = asyncio.get_running_loop().run_in_executor(None, _load_context, ca_file)
+            loading.add_done_callback(_look_at_exception)
+            self._loading[ca_file] = loading
+        try:
+            async with asyncio.timeout_at(by):
+                context = await asyncio.shield(loading)
+        except TimeoutError as error:
+            raise ConnectTimeout("the authorities' certificates were not loaded in time") from error
+        except OSError as error:
+            reason = "not a certificate file" if isinstance(error, ssl.SSLError) else _reason(error)
+            raise ConnectError(f"ca_file {ca_file}: {reason}") from error
+        self._contexts[ca_file] = context
+        self._loading.pop(ca_file, None)
         return context
 
 
@@ -123,7 +135,7 @@ class Dialer:
         Raises `ConnectError`, `ConnectTimeout`.
         """
         loop = asyncio.get_running_loop()
-        context = self._contexts.context(self._ca_file) if self._tls else None
+        context = await self._contexts.context(self._ca_file, by=by) if self._tls else None
         addresses = await self._addresses(loop, by)
         failure: ConnectError | ConnectTimeout | None = None
         for position, address in enumerate(addresses):
@@ -208,7 +220,13 @@ def _reason(error: Exception) -> str:
     return error.strerror or type(error).__name__
 
 
-def _look_at_exception(lookup: "asyncio.Future[Sequence[str]]") -> None:
+def _load_context(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _look_at_exception(begun: "asyncio.Future[T]") -> None:
     # When every waiter was cancelled nobody else looks, and the loop would complain.
-    if not lookup.cancelled():
-        lookup.exception()
+    if not begun.cancelled():
+        begun.exception()

@@ -1,11 +1,13 @@
 """Time limits hold to 50 ms, whatever drips in."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gateway.upstream.calling import call, failure, now, provider_at, send, transport, until
+from tests.support.certificates import Authority
 from tests.support.loops import LoopName, on_both_loops, run
 from tests.support.scripted import (
     AwaitPeer,
@@ -157,10 +159,12 @@ def test_a_limit_in_the_far_future_is_none(loop: LoopName) -> None:
 
 
 @on_both_loops
-def test_a_tls_handshake_that_never_ends_is_a_connect_timeout(loop: LoopName) -> None:
+def test_a_tls_handshake_that_never_ends_is_a_connect_timeout(loop: LoopName, tmp_path: Path) -> None:
+    ca_file = str(Authority(tmp_path).ca_file)
+
     async def main() -> None:
         async with scripted([AwaitPeer()]) as upstream, transport() as through:
-            provider = provider_at(upstream, base_url=f"https://127.0.0.1:{upstream.port}")
+            provider = provider_at(upstream, base_url=f"https://127.0.0.1:{upstream.port}", ca_file=ca_file)
             name, seconds = await timed(send(through, provider, connect_within=LIMIT_S))
             assert name == "ConnectTimeout"
             assert_on_time(seconds)

@@ -235,7 +235,7 @@ def test_tls_is_verified_against_the_ca_file_names_the_host_and_keeps_connection
 
 
 @on_both_loops
-@pytest.mark.parametrize("fault", ["unknown authority", "other name", "not TLS", "no such ca_file"])
+@pytest.mark.parametrize("fault", ["unknown authority", "other name", "not TLS", "no such ca_file", "ca_file of text"])
 def test_a_server_that_is_not_shown_to_be_the_right_one_is_sent_nothing(
     fault: str, loop: LoopName, tmp_path: Path
 ) -> None:
@@ -243,7 +243,13 @@ def test_a_server_that_is_not_shown_to_be_the_right_one_is_sent_nothing(
     tls = (
         None if fault == "not TLS" else authority.server_context("up.example" if fault == "other name" else "127.0.0.1")
     )
-    ca_file = {"unknown authority": None, "no such ca_file": str(tmp_path / "none")}.get(fault, str(authority.ca_file))
+    (tmp_path / "text").write_text("no certificate")
+    ca_files = {
+        "unknown authority": None,
+        "ca_file of text": str(tmp_path / "text"),
+        "no such ca_file": str(tmp_path / "none"),
+    }
+    ca_file = ca_files.get(fault, str(authority.ca_file))
 
     async def main() -> None:
         plain: Script = [Send(b"HTTP/1.1 400 Bad Request\r\n\r\n")]
