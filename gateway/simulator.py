@@ -1,6 +1,6 @@
 """A stand-in provider for trying, testing and measuring: Chat, Messages and Responses with a temper of its own.
 
-The same seed and request give the same answer. `GET /control` tells what it does and has counted, `POST /control`
+The same seed and prompt give the same answer. `GET /control` tells what it does and has counted, `POST /control`
 changes how it behaves from the next request on, `GET /control/last` shows what arrived.
 """
 
@@ -174,7 +174,7 @@ class Simulator:
                 headers.append((b"retry-after", f"{behaviour.retry_after:g}".encode()))
             await _reply(send, behaviour.status, wire.error(behaviour.status, "simulated failure"), headers)
             return
-        answer = self._compose(wire, asked, body)
+        answer = self._compose(asked)
         if asked.count_only:
             await _pause(listener, wait)
             await _reply(send, 200, msgspec.json.encode({"input_tokens": answer.input_tokens}))
@@ -236,8 +236,8 @@ class Simulator:
         speed = self.behaviour.tokens_per_second
         return tokens / speed if speed > 0 else 0.0
 
-    def _compose(self, wire: DialectWire, asked: Asked, body: bytes) -> Answer:
-        digest = hashlib.blake2b(body, digest_size=16, key=str(self._seed).encode()[:64])
+    def _compose(self, asked: Asked) -> Answer:
+        digest = hashlib.blake2b(b"\0".join(asked.parts), digest_size=16, key=str(self._seed).encode()[:64])
         choice = random.Random(digest.digest())  # noqa: S311 - a simulation
         behaviour = self.behaviour
         wanted = behaviour.output_tokens if behaviour.output_tokens is not None else choice.randint(20, 120)
