@@ -131,7 +131,11 @@ class Follower:
 
     def _follow_revisions(self) -> None:
         number = self._revisions.latest()
-        if number is None or number == self._revision:
+        if number is None:
+            if self.snapshot.catalog is None:  # a new installation: ready, and every model is unknown
+                self.snapshot.catalog = Catalog(revision=0, groups={}, providers={})
+            return
+        if number == self._revision:
             return
         try:
             catalog = self._revisions.load(number)

@@ -182,6 +182,8 @@ def _check_credentials(declared: Provider, path: str, problems: list[Problem]) -
     problems.extend(Problem(f"{path}.{name}", f"only one of {', '.join(given)} may be given") for name in given[1:])
     if given and declared.auth == "none":
         problems.append(Problem(f"{path}.auth", f"none never sends the credential of {given[0]}"))
+    if declared.api_key_env is not None and _OWN_VARIABLE.fullmatch(declared.api_key_env):
+        problems.append(Problem(f"{path}.api_key_env", "names a setting of the gateway itself, which no provider may see"))
     if declared.api_key_file == "":
         problems.append(Problem(f"{path}.api_key_file", "must not be empty"))
     if declared.api_key is None:
@@ -193,6 +195,9 @@ def _check_credentials(declared: Provider, path: str, problems: list[Problem]) -
     elif not _KEY.fullmatch(declared.api_key):
         problems.append(Problem(f"{path}.api_key", "must be visible ASCII characters"))
 
+
+_OWN_VARIABLE = re.compile(r"PILOTAGE_\w*|DATABASE_URL|REDIS_URL|DJANGO_\w*", re.IGNORECASE)
+"""Holds what the gateway's own secrets are made from: a provider's host must never receive it."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~]([ \t!-~]*[!-~])?")

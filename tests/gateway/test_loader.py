@@ -100,14 +100,13 @@ def test_a_process_has_what_is_published_and_who_may_call(database: str, tmp_pat
     assert refusal(follower.snapshot, secret) is None
 
 
-def test_before_anything_is_published_it_has_callers_only_and_is_not_ready(database: str, tmp_path: Path) -> None:
+def test_before_anything_is_published_it_is_ready_and_knows_no_group(database: str, tmp_path: Path) -> None:
     follower = Follower(Snapshot(), data_dir=tmp_path)
     follower.look()
-    assert (follower.snapshot.catalog, follower.snapshot.directory is None, follower.snapshot.ready) == (
-        None,
-        False,
-        False,
-    )
+    assert (groups_of(follower.snapshot), follower.snapshot.ready) == ([], True)
+    publish_group("chat")
+    follower.look()
+    assert groups_of(follower.snapshot) == ["chat"]
 
 
 def test_what_did_not_change_is_not_loaded_again(database: str, tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_a_database_with_nothing_published_is_believed_over_the_disk(database: s
     Revision.objects.all().delete()
     follower = Follower(Snapshot(), data_dir=tmp_path)
     follower.look()
-    assert follower.snapshot.catalog is None
+    assert groups_of(follower.snapshot) == []
 
 
 def test_without_database_and_disk_it_is_not_ready(database_away: None, tmp_path: Path) -> None:

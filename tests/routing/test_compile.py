@@ -353,6 +353,10 @@ def test_a_literal_key_is_for_a_literal_loopback_only() -> None:
 
 
 def test_a_provider_has_one_credential_and_sends_it() -> None:
+    for name in ("PILOTAGE_TOKEN_PEPPER", "pilotage_secret_key", "DATABASE_URL", "REDIS_URL"):
+        assert provider_problems(api_key_env=name) == [
+            "providers.house.api_key_env: names a setting of the gateway itself, which no provider may see"
+        ]
     assert provider_problems(api_key_env="A", api_key_file="", auth="none", ca_file="") == [
         "providers.house.api_key_file: only one of api_key_env, api_key_file may be given",
         "providers.house.auth: none never sends the credential of api_key_env",
