@@ -33,8 +33,7 @@ def load(text: bytes) -> Configuration:
     if parsed.data is None:
         raise ConfigurationError(problems)
     file, found = read(_File, parsed.data)
-    refused = [problem.path for problem in parsed.problems]
-    problems += [problem for problem in found if not any(_is_at_or_below(problem.path, path) for path in refused)]
+    problems += [problem for problem in found if problem.path not in parsed.unread]
     if file is None or problems:
         problems += _problems_despite(parsed.data, problems)
     else:
@@ -170,12 +169,30 @@ def _problems_despite(data: object, known: Collection[Problem]) -> list[Problem]
 
 
 def _may_cause(known: Problem, found: Problem) -> bool:
-    """Above, at or below the value that was taken out, or beside it; beside a misspelt key only what was meant."""
+    """Above, at or below the value that was taken out; or beside it, and one of what is judged with it or was meant."""
     if _is_at_or_below(known.path, found.path) or _is_at_or_below(found.path, known.path):
         return True
     if _parent(known.path) != _parent(found.path):
         return False
-    return not known.message.startswith("unknown key") or f"'{_last_key(found.path)}'" in known.message
+    key = _last_key(found.path)
+    return _last_key(known.path) in _JUDGED_WITH.get(key, ()) or f"'{key}'" in known.message
+
+
+_JUDGED_WITH: Mapping[str, Collection[str]] = {
+    "api_key": ("api_key_env", "api_key_file", "base_url"),
+    "api_key_env": ("api_key", "api_key_file"),
+    "api_key_file": ("api_key", "api_key_env"),
+    "auth": ("api_key", "api_key_env", "api_key_file", "dialect"),
+    "default_ms": ("max_ms",),
+    "expression": ("weights", "require_tags", "prefer_tags"),
+    "first_seconds": ("max_seconds",),
+    "min_budget_tokens": ("max_budget_tokens",),
+    "model_ref": ("model", "provider"),
+    "output_token_field": ("dialect", "model"),
+    "supported": ("always_on", "control", "efforts", "min_budget_tokens", "max_budget_tokens", "signing_family"),
+    "workload": ("quality_score", "pass_rate"),
+}
+"""What the compiler looks at besides a key when it finds fault with it there."""
 
 
 _STAND_INS = {

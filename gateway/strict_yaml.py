@@ -25,6 +25,7 @@ _FALSES = frozenset({"false", "False", "FALSE"})
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_ODD_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
 _MAX_DIGITS = 64
 """Beyond this a number is taken for text, which no number's place accepts."""
 
@@ -36,6 +37,8 @@ class Parsed:
     data: object = None
     lines: dict[str, int] = field(default_factory=dict)
     """Line of each key, from 1, by its path."""
+    unread: set[str] = field(default_factory=set)
+    """Where an alias stood; the data has `None` there."""
     problems: list[Problem] = field(default_factory=list)
     """What is refused here, before anybody asks what the data means."""
 
@@ -101,6 +104,7 @@ class _Builder:
             raise _Stop(Problem("", f"line {_line(event)}: nested deeper than {MAX_DEPTH}"))
         if isinstance(event, yaml.AliasEvent):
             self._reference(path, event)
+            self.parsed.unread.add(path)
             return None
         if event.anchor is not None:
             self._reference(path, event)
@@ -130,7 +134,7 @@ class _Builder:
             place = below(path, key)
             twice = key in items
             if twice:
-                self._problem(place, event, f"given twice, first in line {self.parsed.lines[place]}")
+                self._problem(place, event, f"given again in line {_line(event)}")
             else:
                 self.parsed.lines[place] = _line(event)
             value = self._value(next(self._events), place, depth + 1)
@@ -194,15 +198,17 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def _text(self, data: str) -> yaml.ScalarNode:
-        quoted = not isinstance(plain_value(data), str)
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if quoted else None)
+        style = "'" if not isinstance(plain_value(data), str) else None
+        if _ODD_BREAKS.search(data):
+            style = '"'  # elsewhere they are folded into line breaks or spaces
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     def _fraction(self, data: float) -> yaml.ScalarNode:
         exact = Decimal(repr(data))
-        if data == int(data):
+        if data == int(data) and abs(data) <= 2**53:
             return self.represent_scalar("tag:yaml.org,2002:int", str(int(data)))
         shown = format(exact, "f")
-        if len(shown) > 24:
+        if len(shown) > 24 or "." not in shown:
             digits = format(exact.normalize(), "e")
             shown = digits if "." in digits else digits.replace("e", ".0e")
         return self.represent_scalar("tag:yaml.org,2002:float", shown)
