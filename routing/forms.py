@@ -83,7 +83,7 @@ class ReadForm(RowForm):
         """Before Django's own check of the row, which leaves out the fields that have errors already."""
         construct_instance(self, self.instance, self._meta.fields, self._meta.exclude)
         self.judge()
-        super()._post_clean()
+        super()._post_clean()  # type: ignore[misc]  # Django's hook, which the stubs leave out
 
     def judge(self) -> None:
         refused = frozenset(self.errors)

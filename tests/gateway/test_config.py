@@ -45,9 +45,9 @@ def test_the_example_group_is_taken_as_it_stands_once_its_providers_exist() -> N
     group = taken.document.models["adaptive-agent"]
     policy = group.routing_policy.dynamic_score
     assert [(target.provider, target.model_ref, target.weight) for target in group.targets] == [
-        ("baseten", "gpt-oss-120b", 60),
-        ("minimax", "m3", 25),
-        ("openai", "gpt-5.4-nano", 5),
+        ("baseten", "gpt-oss-120b", Decimal(60)),
+        ("minimax", "m3", Decimal(25)),
+        ("openai", "gpt-5.4-nano", Decimal(5)),
     ]
     assert [term.name for term in policy.score_terms] == ["cheapest_fast_enough", "complex_quality_floor"]
     assert policy.thresholds == document.ScoreThresholds(

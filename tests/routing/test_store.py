@@ -1,5 +1,6 @@
 """Rows to a Document and back."""
 
+import datetime
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -91,7 +92,7 @@ def test_a_document_without_a_credential_keeps_the_literal_key_while_the_origin_
     def key_after(wanted: document.Document) -> str | None:
         apply_document(provider(base_url="http://127.0.0.1:9001/v1", api_key="k"))
         apply_document(wanted)
-        return Provider.objects.get().api_key
+        return Provider.objects.values_list("api_key", flat=True).get()
 
     assert key_after(provider(base_url="http://127.0.0.1:9001/other")) == "k"
     assert key_after(provider(base_url="http://127.0.0.1:9002/v1")) is None
@@ -175,7 +176,7 @@ MODEL_FIELDS: dict[str, Any] = {
     "cache_write_1h_price_per_million_usd": Decimal("0.5"),
     "cache_ttl_seconds": 300,
     "pricing_source": "https://provider.example",
-    "pricing_updated_at": document.datetime.date(2026, 11, 1),
+    "pricing_updated_at": datetime.date(2026, 11, 1),
     "context_tokens": 1,
     "max_output_tokens": 2,
     "max_request_bytes": 3,
@@ -238,7 +239,7 @@ POLICY = document.DynamicScore(
             quality_score=0.1,
             pass_rate=0.2,
             workload="w",
-            validation_date=document.datetime.date(2026, 1, 1),
+            validation_date=datetime.date(2026, 1, 1),
             max_age_days=1,
             tags=("x",),
         ),
