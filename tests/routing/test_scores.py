@@ -200,7 +200,7 @@ def test_one_sample_of_no_time_divides_nothing() -> None:
     for name in NAMES:
         for own in ([zero], [zero, slow], [zero, some_stats()]):
             for normalization in ("ratio", "minmax"):
-                _, values, _ = scored(name, own, policy=ScorePolicy(normalization=normalization))  # type: ignore[arg-type]
+                _, values, _ = scored(name, own, policy=ScorePolicy(normalization=normalization))
                 assert all(0.0 <= value <= 1.0 for value in values), name
 
 
