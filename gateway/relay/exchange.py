@@ -1,6 +1,7 @@
 """One client request and its whole answer: from the caller's token to the record of what happened."""
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator
@@ -143,14 +144,16 @@ class Exchange:
     async def run(self) -> None:
         """Never raises but for a cancellation from outside."""
         try:
-            await self._run()
-        except Refusal as refusal:
-            await self._refuse(refusal)
+            try:
+                await self._run()
+            except Refusal as refusal:
+                await self._refuse(refusal)
         except ClientLeft:
             self._client_left()
         except asyncio.CancelledError:
             if not self.client_left:
-                await self._cut()
+                with contextlib.suppress(ClientLeft):
+                    await self._cut()
                 raise
             assert self.task is not None
             self.task.uncancel()
@@ -158,11 +161,14 @@ class Exchange:
         except Exception:
             log.exception("exchange %s failed in the gateway", self.id)
             self.outcome = "internal_error"
-            await self._refuse(Refusal("internal_error"))
+            with contextlib.suppress(ClientLeft):
+                await self._refuse(Refusal("internal_error"))
         finally:
             watcher = self.watcher
             if watcher is not None:
                 watcher.cancel()
+            if self.downstream is not None and self.downstream.started:
+                self.status = 200
             self._record()
 
     async def _run(self) -> None:
@@ -288,6 +294,8 @@ class Exchange:
         if self.outcome == "success":
             self.outcome = "refused"
         self.error_code = refusal.code
+        if self.answered:
+            return None
         if self.downstream is not None and self.downstream.started:
             self.answered = True
             return await self.downstream.fail(code=refusal.code, message=refusal.message, request_id=self.id)
@@ -298,10 +306,13 @@ class Exchange:
         self.status = status
         self.answered = True
         self.body_sent = len(body)
-        await answer(self.send, status, headers, body)
+        try:
+            await answer(self.send, status, headers, body)
+        except OSError as error:
+            raise ClientLeft from error
 
-    def _head(self, headers: list[Header]) -> list[Header]:
-        """The fields that every answer carries, after `headers`."""
+    def _head(self, headers: list[Header], *, attempts: int | None = None) -> list[Header]:
+        """The fields that every answer carries, after `headers`. `attempts`: made so far; else one is under way."""
         id = self.id.encode()
         headers.append((b"x-request-id", id))
         if self.endpoint.api_key_first:
@@ -311,7 +322,8 @@ class Exchange:
             headers.append((b"x-pilotage-target", self.serving.id.encode()))
             headers.append((b"x-pilotage-mode", self.decision.mode.encode()))
             headers.append((b"x-pilotage-revision", b"%d" % self.decision.revision))
-            headers.append((b"x-pilotage-attempts", b"%d" % (len(self.attempts) + 1)))
+            made = len(self.attempts) + 1 if attempts is None else attempts
+            headers.append((b"x-pilotage-attempts", b"%d" % made))
         return headers
 
     # -- attempts
@@ -399,9 +411,9 @@ class Exchange:
             if not self.client_left:
                 outcome, code = "refused_here", "gateway_shutting_down"
             raise
-        except OSError as error:  # a server's `send` to a client that is gone
+        except ClientLeft:
             outcome, code, terminal = "client_cancelled", "client_closed_request", None
-            raise ClientLeft from error
+            raise
         except Exception:
             outcome, code, terminal = "refused_here", "internal_error", None
             raise
@@ -505,19 +517,22 @@ class Exchange:
         now = loop.time()
         content_by = min(now + timeouts.first_byte_s, deadline)
         dialect = self.endpoint.dialect
+        head = self._head(
+            [
+                (b"content-type", b"text/event-stream; charset=utf-8"),
+                (b"cache-control", b"no-cache"),
+                (b"x-accel-buffering", b"no"),
+            ]
+        )
         downstream = self.downstream
-        if downstream is None:
+        if downstream is not None:
+            downstream.head = head
+        else:
             assert self.call is not None
             assert self.group is not None
             downstream = self.downstream = Downstream(
                 self.send,
-                self._head(
-                    [
-                        (b"content-type", b"text/event-stream; charset=utf-8"),
-                        (b"cache-control", b"no-cache"),
-                        (b"x-accel-buffering", b"no"),
-                    ]
-                ),
+                head,
                 dialect,
                 show_usage=dialect.wants_usage_chunk(self.call),
                 model_shown=self.group.name if self.group.model_identity == "requested_group" else None,
@@ -539,7 +554,6 @@ class Exchange:
                 for name, value in response.headers:
                     if name == b"content-type" and (b"json" in value or b"html" in value):
                         raise malformed("The provider answered a streaming request with something else.")
-                self.status = 200
                 await downstream.relay(
                     response,
                     reader,
@@ -558,9 +572,13 @@ class Exchange:
 
     def _keep_alive(self, every_s: float) -> None:
         """No answer head for `every_s`: the client hears from us, and again after as long."""
-        assert self.downstream is not None
         self.keepalive = asyncio.get_running_loop().call_later(every_s, self._keep_alive, every_s)
-        self.relay.spawn(self.downstream.keepalive())
+        self.relay.spawn(self._say_alive())
+
+    async def _say_alive(self) -> None:
+        assert self.downstream is not None
+        with contextlib.suppress(ClientLeft):
+            await self.downstream.keepalive()
 
     async def _broken(self, broken: StreamBroken) -> None:
         """After the commit point: the stream ends in the dialect's error event, never as if it were whole."""
@@ -578,7 +596,8 @@ class Exchange:
         if failure.body is None or (self.downstream is not None and self.downstream.started):
             raise Refusal("invalid_request", failure.message, status=status)
         self.error_code = failure.code
-        await self._answer(status, self._head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)]), failure.body)
+        head = self._head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)], attempts=len(self.attempts))
+        await self._answer(status, head, failure.body)
 
     def _refusal(self, failures: list[AttemptFailed]) -> Refusal:
         """What the client hears when every attempt failed: the last failure that says most."""
@@ -596,21 +615,26 @@ class Exchange:
             return Refusal("upstream_timeout", last.message)
         if last.outcome == "denied":
             return Refusal("upstream_denied")
-        return Refusal("upstream_overloaded" if last.code == "upstream_overloaded" else "upstream_error", last.message)
+        if last.code == "upstream_overloaded":
+            return self._overloaded(last)
+        return Refusal("upstream_error", last.message)
 
     def _throttled(self, last: AttemptFailed) -> Refusal:
+        """With the smallest wait of all that could serve, those that were resting already included."""
         assert self.decision is not None
+        assert self.group is not None
         now = self.relay.clock()
-        waits = [
-            until - now
-            for candidate in self.decision.candidates
-            if (until := self.relay.observations.cooling_until(candidate.target.model_key, now=now)) is not None
-        ]
-        wait = min(waits, default=1.0)
-        if last.status == 529:
-            messages = self.endpoint.dialect.NAME == "anthropic"
-            return Refusal("upstream_overloaded", last.message, status=529 if messages else 503, retry_after_s=wait)
+        able = {candidate.target.id for candidate in self.decision.candidates}
+        able |= {exclusion.target for exclusion in self.decision.exclusions if exclusion.stage == "cool_down"}
+        rest = self.relay.observations.cooling_until
+        wait = min((rest(target.model_key, now=now) or now) - now for target in self.group.targets if target.id in able)
+        if last.code == "upstream_overloaded":
+            return self._overloaded(last, retry_after_s=wait)
         return Refusal("upstream_rate_limited", last.message, retry_after_s=wait)
+
+    def _overloaded(self, last: AttemptFailed, *, retry_after_s: float | None = None) -> Refusal:
+        status = 529 if self.endpoint.dialect.NAME == "anthropic" else None
+        return Refusal("upstream_overloaded", last.message, status=status, retry_after_s=retry_after_s)
 
     # -- counting
 

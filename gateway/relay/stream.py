@@ -5,11 +5,12 @@ another target can be tried. After it, an end without the terminal event is neve
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.dialects.neutral import DialectModule, MalformedAnswer, StreamEvent, StreamReader
 from gateway.relay.attempt import AttemptFailed, failure_of, malformed
-from gateway.relay.messages import Header, Send
+from gateway.relay.messages import ClientLeft, Header, Send
 from gateway.upstream.client import UpstreamResponse
 from gateway.upstream.errors import ResponseTimeout, UpstreamError
 from routing.core.catalog import ProviderTimeouts
@@ -39,13 +40,13 @@ class Downstream:
 
     __slots__ = (
         "_dialect",
-        "_head",
         "_rename",
         "_send",
         "_show_usage",
         "committed",
         "ended",
         "first_content_at",
+        "head",
         "last_content_at",
         "sent_bytes",
         "started",
@@ -57,7 +58,8 @@ class Downstream:
     ) -> None:
         """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own."""
         self._send = send
-        self._head = head
+        self.head = head
+        """Of the attempt under way; of the one that answered, once it is out."""
         self._dialect = dialect
         self._show_usage = show_usage
         self._rename = model_shown
@@ -73,12 +75,16 @@ class Downstream:
         self.sent_bytes = 0
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
-        if not self.started:
-            self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": self._head})
-        self.sent_bytes += len(body)
-        self.ended = not more
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        """Raises `ClientLeft` where the server tells that the client is gone."""
+        try:
+            if not self.started:
+                self.started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": self.head})
+            self.sent_bytes += len(body)
+            self.ended = not more
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        except OSError as error:
+            raise ClientLeft from error
 
     async def keepalive(self) -> None:
         if not self.ended:
@@ -178,7 +184,9 @@ class Downstream:
                     malformed("The stream ended before the answer was complete."), "upstream_stream_truncated"
                 )
 
-    def _listen(self, events: list[StreamEvent], reader: StreamReader, now: float, on_content: "OnContent") -> bytes:
+    def _listen(
+        self, events: Sequence[StreamEvent], reader: StreamReader, now: float, on_content: "OnContent"
+    ) -> bytes:
         """The bytes of these events that the client gets; notes the commit point."""
         pieces = []
         for event in events:

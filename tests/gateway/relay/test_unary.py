@@ -172,10 +172,10 @@ def deaf_port() -> Iterator[int]:
 
 @in_loop
 async def test_no_connection_in_time_is_a_timeout_and_the_next_target_serves(deaf_port):
-    provider = {"base_url": f"http://127.0.0.1:{deaf_port}/v1", "timeouts": ProviderTimeouts(connect_s=0.3)}
+    deaf = some_provider("a", base_url=f"http://127.0.0.1:{deaf_port}/v1", timeouts=ProviderTimeouts(connect_s=0.3))
     async with (
         scripted(answering(completion("b"))) as good,
-        relaying(in_order(some_target("a", provider=some_provider("a", **provider)), target_on(good, "b"))) as bench,
+        relaying(in_order(some_target("a", provider=deaf), target_on(good, "b"))) as bench,
     ):
         reply = await bench.post(CHAT, HI)
     assert (reply.status, reply.json()) == (200, completion("b"))
