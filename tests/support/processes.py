@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -31,6 +32,9 @@ from tests.support.databases import serving_from
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
 """Far more than it takes; a machine may be busy."""
+
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For requests to plain HTTP: loading the certificates of the world takes far longer than they do."""
 
 
 class Process:
@@ -119,22 +123,22 @@ class SimulatorProcess(Process):
         self.set(**behaviour)
 
     def set(self, **behaviour: Any) -> None:
-        httpx.post(f"{self.origin}/control", json=behaviour).raise_for_status()
+        httpx.post(f"{self.origin}/control", json=behaviour, verify=NO_TLS).raise_for_status()
 
     def reset(self) -> None:
-        httpx.post(f"{self.origin}/control/reset").raise_for_status()
+        httpx.post(f"{self.origin}/control/reset", verify=NO_TLS).raise_for_status()
 
     def counters(self) -> dict[str, int]:
-        counters: dict[str, int] = httpx.get(f"{self.origin}/control").json()["counters"]
+        counters: dict[str, int] = httpx.get(f"{self.origin}/control", verify=NO_TLS).json()["counters"]
         return counters
 
     def last(self) -> dict[str, Any]:
         """`method`, `path`, `query`, `headers` (pairs) and `body` of the last request."""
-        last: dict[str, Any] = httpx.get(f"{self.origin}/control/last").raise_for_status().json()
+        last: dict[str, Any] = httpx.get(f"{self.origin}/control/last", verify=NO_TLS).raise_for_status().json()
         return last
 
     def last_body(self) -> bytes:
-        return httpx.get(f"{self.origin}/control/last/body").content
+        return httpx.get(f"{self.origin}/control/last/body", verify=NO_TLS).content
 
 
 class GatewayProcess(Process):
@@ -174,7 +178,7 @@ class GatewayProcess(Process):
 
     def ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=5, verify=NO_TLS).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -196,7 +200,8 @@ class GatewayProcess(Process):
     def until_accepted(self, token: str) -> str:
         headers = {"authorization": f"Bearer {token}"}
         self.until(
-            lambda: httpx.get(f"{self.url}/v1/models", headers=headers).status_code == 200, what="an accepted token"
+            lambda: httpx.get(f"{self.url}/v1/models", headers=headers, verify=NO_TLS).status_code == 200,
+            what="an accepted token",
         )
         return token
 
