@@ -176,7 +176,8 @@ class Relay:
             status, body = handler(scope)
         except Refusal as refusal:
             return await self._refuse(refusal, dialect, send, id, method=method)
-        headers = [JSON, (b"x-request-id", id.encode())]
+        raw_id = id.encode()
+        headers = [JSON, (b"x-request-id", raw_id), (b"request-id", raw_id)]  # the second is Anthropic's name
         await answer(send, status, headers, _encode(body), head_only=method == "HEAD")
         return None
 

@@ -103,7 +103,10 @@ class Refusal(Exception):
         self.headers = headers
 
     def render(self, dialect: DialectModule, request_id: str) -> tuple[list[Header], bytes]:
-        headers = [JSON, (b"x-request-id", request_id.encode()), *self.headers]
+        id = request_id.encode()
+        headers = [JSON, (b"x-request-id", id), *self.headers]
+        if dialect.NAME == "anthropic":
+            headers.append((b"request-id", id))
         if self.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, ceil(self.retry_after_s))))
         body = dialect.error(
