@@ -39,14 +39,22 @@ IDLE, HEAD, BODY = range(3)
 """Where the parser stands: between two requests, in a request's head, in its body."""
 
 
+REFUSALS: dict[str, tuple[int, str]] = {
+    "malformed_request": (400, "The request is not valid HTTP/1.1."),
+    "too_many_pipelined": (400, "Too many requests wait on this connection."),
+    "request_timeout": (408, "The request did not arrive in time."),
+    "head_too_large": (431, f"The request's head is larger than {MAX_HEAD_BYTES:,} bytes."),
+}
+"""What is refused before the application sees it: code, status, message."""
+
+
 class Refused(Exception):
     """Raised in a parser callback; ends the connection with an answer."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, code: str) -> None:
         self.code = code
-        self.message = message
+        self.status, self.message = REFUSALS[code]
+        super().__init__(self.message)
 
 
 class Cycle(RequestResponseCycle):
@@ -137,11 +145,11 @@ class ClientProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as problem:
             refused = problem.__context__
             if not isinstance(refused, Refused):
-                refused = Refused(400, "malformed_request", "The request is not valid HTTP/1.1.")
+                refused = Refused("malformed_request")
             self._refuse(refused)
             return
         if self._phase == HEAD and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_HEAD_TOO_LARGE)
+            self._refuse(Refused("head_too_large"))
 
     def _begin_head(self, size: int) -> None:
         self._phase = HEAD
@@ -174,7 +182,7 @@ class ClientProtocol(HttpToolsProtocol):
             # A trailer. The head that the application has must not change under it.
             self._trailer_bytes += len(name) + len(value) + 4
             if self._trailer_bytes > MAX_HEAD_BYTES:
-                raise _HEAD_TOO_LARGE
+                raise Refused("head_too_large")
             return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -187,7 +195,7 @@ class ClientProtocol(HttpToolsProtocol):
             self._weigh
             and len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES
         ):
-            raise _HEAD_TOO_LARGE
+            raise Refused("head_too_large")
         if parser.should_upgrade() and any(name in _BODY_FIELDS for name, _ in self.headers):
             self._without_upgrade = True
             return
@@ -231,7 +239,7 @@ class ClientProtocol(HttpToolsProtocol):
             self._start_asgi_task(cycle, self.app)
         else:
             if len(self.pipeline) >= MAX_PIPELINED:
-                raise Refused(400, "too_many_pipelined", "Too many requests wait on this connection.")
+                raise Refused("too_many_pipelined")
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
@@ -283,7 +291,7 @@ class ClientProtocol(HttpToolsProtocol):
         if self._phase == HEAD:
             if now - self._since >= limits.head_seconds:
                 if self._head_bytes:
-                    self._refuse(Refused(408, "request_timeout", "The request's head did not arrive in time."))
+                    self._refuse(Refused("request_timeout"))
                 else:
                     transport.close()
         elif self._lingers:
@@ -295,7 +303,7 @@ class ClientProtocol(HttpToolsProtocol):
                 self._body_s += SWEEP_SECONDS
                 allowed = limits.head_seconds + self._body_bytes / limits.min_body_bytes_per_second
                 if self._body_s >= allowed:
-                    self._refuse(Refused(408, "request_timeout", "The request's body arrives too slowly."))
+                    self._refuse(Refused("request_timeout"))
 
     def _refuse(self, refused: Refused) -> None:
         """Answers, if nobody else is answering on this connection, and closes it. Nothing more of it is read."""
@@ -331,9 +339,6 @@ class ClientProtocol(HttpToolsProtocol):
             % (STATUS_LINE[refused.status], len(body), id.encode(), body)
         )
         self.transport.close()
-
-
-_HEAD_TOO_LARGE = Refused(431, "head_too_large", f"The request's head is larger than {MAX_HEAD_BYTES:,} bytes.")
 
 
 class Server(uvicorn.Server):
