@@ -36,7 +36,8 @@ PRICES = {
 }
 ABILITIES = {
     "fields": (
-        ("context_tokens", "max_output_tokens", "max_request_bytes"),
+        ("context_tokens", "max_output_tokens"),
+        "max_request_bytes",
         ("input_modalities", "output_modalities"),
         "tool_support",
         "reasoning",
@@ -55,16 +56,21 @@ class PageAdmin(ModelAdmin):
         saved = super().save_form(request, form, change)
         formsets: list[PageFormSet] = getattr(request, "page_formsets", [])
         if formsets:
-            formsets[-1].judge = partial(self.judge, form, *formsets)
+            formsets[0].judge = partial(self._judge, form, formsets)
         return saved
+
+    def _judge(self, form: ReadForm, formsets: list[PageFormSet]) -> bool:
+        for formset in formsets[1:]:
+            formset.is_valid()  # reads its forms; this one is being read
+        return self.judge(form, *formsets)
 
     def _create_formsets(self, request: HttpRequest, obj: Any, change: bool) -> Any:
         formsets, inlines = super()._create_formsets(request, obj, change)
         request.page_formsets = formsets  # type: ignore[attr-defined]  # handed to save_form
         return formsets, inlines
 
-    def judge(self, form: ReadForm, *formsets: PageFormSet) -> int:
-        """Places what is wrong with the page at its fields and gives the number of problems."""
+    def judge(self, form: ReadForm, *formsets: PageFormSet) -> bool:
+        """Places what is wrong with the page at its fields; whether any of it stands at the main form."""
         raise NotImplementedError
 
 
@@ -110,8 +116,9 @@ class ProviderAdmin(PageAdmin):
             {
                 "classes": ("collapse",),
                 "fields": (
-                    ("connect_ms", "first_byte_ms", "idle_ms"),
-                    ("total_ms", "keepalive_ms"),
+                    ("connect_ms", "first_byte_ms"),
+                    ("idle_ms", "total_ms"),
+                    "keepalive_ms",
                     ("max_response_bytes", "max_event_bytes"),
                 ),
             },
@@ -122,7 +129,7 @@ class ProviderAdmin(PageAdmin):
         providers: QuerySet[Provider] = super().get_queryset(request)
         return providers.annotate(model_count=Count("catalogue"))
 
-    def judge(self, form: ReadForm, *formsets: PageFormSet) -> int:
+    def judge(self, form: ReadForm, *formsets: PageFormSet) -> bool:
         (catalogue,) = formsets
         return judge_provider(form, catalogue)
 
@@ -237,9 +244,9 @@ class EvaluationMetadataInline(OrderedInline):
                 "fields": (
                     "position",
                     ("provider", "model"),
-                    ("quality_score", "pass_rate", "workload"),
+                    ("quality_score", "pass_rate"),
                     ("validation_date", "max_age_days"),
-                    "tags",
+                    ("workload", "tags"),
                 )
             },
         ),
@@ -282,8 +289,9 @@ class ModelGroupAdmin(PageAdmin):
                 "description": "From here on only for the strategy dynamic_score.",
                 "fields": (
                     ("max_score_adjustment_percent", "normalization"),
-                    ("min_observations", "observation_window_seconds", "fast_half_life_seconds"),
-                    ("prior_strength", "contrast", "near_tie"),
+                    ("min_observations", "observation_window_seconds"),
+                    ("fast_half_life_seconds", "prior_strength"),
+                    ("contrast", "near_tie"),
                     "client_cancellations",
                 ),
             },
@@ -294,7 +302,8 @@ class ModelGroupAdmin(PageAdmin):
                 "classes": ("collapse",),
                 "fields": (
                     ("affinity_enabled", "affinity_sliding"),
-                    ("affinity_ttl_seconds", "affinity_max_entries", "affinity_session_header"),
+                    ("affinity_ttl_seconds", "affinity_max_entries"),
+                    "affinity_session_header",
                 ),
             },
         ),
@@ -327,9 +336,10 @@ class ModelGroupAdmin(PageAdmin):
                 "classes": ("collapse",),
                 "fields": (
                     ("max_error_rate", "max_timeout_rate"),
-                    ("max_p95_latency_ms", "max_ttfb_ms", "min_output_tokens_per_second"),
-                    ("threshold_min_observations", "fast_min_observations", "latency_min_observations"),
-                    ("confidence_z", "when_all_excluded"),
+                    ("max_p95_latency_ms", "max_ttfb_ms"),
+                    ("min_output_tokens_per_second", "confidence_z"),
+                    ("threshold_min_observations", "fast_min_observations"),
+                    ("latency_min_observations", "when_all_excluded"),
                 ),
             },
         ),
@@ -339,7 +349,7 @@ class ModelGroupAdmin(PageAdmin):
         groups: QuerySet[ModelGroup] = super().get_queryset(request)
         return groups.prefetch_related("targets__provider", "targets__provider_model__provider")
 
-    def judge(self, form: ReadForm, *formsets: PageFormSet) -> int:
+    def judge(self, form: ReadForm, *formsets: PageFormSet) -> bool:
         targets, terms, evaluations = formsets
         return judge_group(form, targets, terms, evaluations)
 

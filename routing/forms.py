@@ -20,7 +20,7 @@ from unfold.widgets import (
 from routing import models, store
 from routing.core import document
 from routing.core.compile import compile_document
-from routing.core.errors import ConfigurationError, Problem
+from routing.core.errors import ConfigurationError
 from routing.core.reading import below, read
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ class ProviderForm(ReadForm):
     columns = store.PROVIDER
 
     new_api_key = forms.CharField(
-        label="new literal key",
+        label="New literal key",
         required=False,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
         help_text="Only where the base URL is this machine (127.0.0.0/8, ::1, localhost); never shown again. "
         "Everywhere else name an environment variable or a file.",
     )
-    clear_api_key = forms.BooleanField(label="remove the literal key", required=False, widget=UnfoldBooleanSwitchWidget)
+    clear_api_key = forms.BooleanField(label="Remove the literal key", required=False, widget=UnfoldBooleanSwitchWidget)
 
     class Meta:
         model = models.Provider
@@ -168,10 +168,10 @@ class ProviderModelForm(ReadForm):
     kind = document.Model
     columns = store.PROVIDER_MODEL
 
-    input_modalities = ChoicesField(label="reads", choices=models.MODALITIES, required=False)
-    output_modalities = ChoicesField(label="writes", choices=models.MODALITIES, required=False)
+    input_modalities = ChoicesField(label="Reads", choices=models.MODALITIES, required=False)
+    output_modalities = ChoicesField(label="Writes", choices=models.MODALITIES, required=False)
     unsupported_request_features = ChoicesField(
-        label="does not understand", choices=models.REQUEST_FEATURES, required=False
+        label="Does not understand", choices=models.REQUEST_FEATURES, required=False
     )
 
     class Meta:
@@ -189,7 +189,7 @@ class ModelGroupForm(ReadForm):
     kind = document.Group
     columns = store.MODEL_GROUP
 
-    prompt_features = ChoicesField(label="features to look for", choices=models.FEATURES, required=False)
+    prompt_features = ChoicesField(label="Features to look for", choices=models.FEATURES, required=False)
 
     class Meta:
         model = models.ModelGroup
@@ -271,15 +271,15 @@ class EvaluationMetadataForm(ReadForm):
 
 
 class PageFormSet(PaginationInlineFormSet):
-    """The last one of a page also has the whole page judged, once all parts have been read."""
+    """The first one of a page has the whole page judged, once all parts have been read."""
 
-    judge: Callable[[], int] | None = None
-    """Places the problems of the page and gives their number."""
+    judge: Callable[[], bool] | None = None
+    """Places the problems of the page; whether any stands at the main form, which Django no longer asks."""
 
     def clean(self) -> None:
         super().clean()
-        if self.judge is not None and (number := self.judge()):
-            raise ValidationError(f"Not saved: {_problems(number)} of the whole page, shown at the fields.")
+        if self.judge is not None and self.judge():
+            raise ValidationError("Not saved: see the fields above.")
 
     def live(self) -> list[ReadForm]:
         """The forms whose rows will be there after saving, in their order."""
@@ -291,7 +291,7 @@ class PageFormSet(PaginationInlineFormSet):
         return sorted(forms_left, key=lambda form: getattr(form.instance, "position", 0) or 0)
 
 
-def judge_group(form: ReadForm, targets: PageFormSet, terms: PageFormSet, evaluations: PageFormSet) -> int:
+def judge_group(form: ReadForm, targets: PageFormSet, terms: PageFormSet, evaluations: PageFormSet) -> bool:
     """Compiles the group as the page says it, with the providers as they are stored."""
     parts = {
         "targets": targets.live(),
@@ -304,61 +304,54 @@ def judge_group(form: ReadForm, targets: PageFormSet, terms: PageFormSet, evalua
     return _judge(form, "models", plain, indexed)
 
 
-def judge_provider(form: ReadForm, catalogue: PageFormSet) -> int:
+def judge_provider(form: ReadForm, catalogue: PageFormSet) -> bool:
     live = catalogue.live()
     plain = store.plain_provider(form.instance, [part.instance for part in live])
     indexed = {below("models", part.instance.name): part for part in live}
     return _judge(form, "providers", plain, indexed)
 
 
-def judge_model(form: ReadForm) -> int:
+def judge_model(form: ReadForm) -> None:
     """A catalogue entry on its own page: compiled with its provider alone."""
     row: models.ProviderModel = form.instance
     others = row.provider.catalogue.exclude(pk=row.pk)
     plain = store.plain_provider(row.provider, [*others, row])
-    kept = below("models", row.name)
-    problems = [
-        Problem(path[len(kept) + 1 :], problem.message)
-        for path, problem in _compiled("providers", row.provider.name, plain)
-        if path.startswith((f"{kept}.", f"{kept}["))
-    ]
-    for problem in problems:
-        form.place(problem.path, problem.message)
-    return len(problems)
+    for path, message in _compiled("providers", row.provider.name, plain):
+        _place(path, message, {below("models", row.name): form}, None)
 
 
-def _judge(form: ReadForm, section: str, plain: dict[str, Any], parts: Mapping[str, ReadForm]) -> int:
-    if not form.is_valid() or any(part.errors for part in parts.values()):
-        return 0
-    problems = _compiled(section, form.instance.name, plain)
-    for path, problem in problems:
-        owner = next((place for place in parts if path == place or path.startswith((f"{place}.", f"{place}["))), None)
-        if owner is None:
-            form.place(path, problem.message)
-        else:
-            parts[owner].place(path[len(owner) :].removeprefix("."), problem.message)
-    return len(problems)
+def _judge(form: ReadForm, section: str, plain: dict[str, Any], parts: Mapping[str, ReadForm]) -> bool:
+    if form.errors or any(part.errors for part in parts.values()):
+        return False
+    for path, message in _compiled(section, form.instance.name, plain):
+        _place(path, message, parts, form)
+    return bool(form.errors)
 
 
-def _compiled(section: str, name: str, plain: dict[str, Any]) -> list[tuple[str, Problem]]:
-    """What is wrong with one provider or group, with paths below it. What is wrong elsewhere is not its fault."""
+def _place(path: str, message: str, parts: Mapping[str, ReadForm], rest: ReadForm | None) -> None:
+    for place, part in parts.items():
+        if path == place or path.startswith((f"{place}.", f"{place}[")):
+            part.place(path[len(place) :].removeprefix("."), message)
+            return
+    if rest is not None:
+        rest.place(path, message)
+
+
+def _compiled(section: str, name: str, plain: dict[str, Any]) -> list[tuple[str, str]]:
+    """Path below one provider or group, and what is wrong there. What is wrong elsewhere is not its fault."""
     stored = store.readable_document()
     kind: Any = document.Provider if section == "providers" else document.Group
-    value, found = read(kind, plain)
-    if value is None:
-        return [(problem.path, problem) for problem in found]
-    providers = {**stored.providers, name: value} if section == "providers" else stored.providers
-    try:
-        compile_document(document.Document(providers=providers, models={name: value} if section == "models" else {}))
-    except ConfigurationError as error:
-        above = below(section, name)
-        return [
-            (problem.path[len(above) :].removeprefix("."), problem)
-            for problem in error.problems
-            if problem.path == above or problem.path.startswith((f"{above}.", f"{above}["))
-        ]
-    return []
-
-
-def _problems(number: int) -> str:
-    return f"{number} problem" if number == 1 else f"{number} problems"
+    value, problems = read(kind, plain, below(section, name))
+    if value is not None:
+        providers = {**stored.providers, name: value} if section == "providers" else stored.providers
+        groups = {name: value} if section == "models" else {}
+        try:
+            compile_document(document.Document(providers=providers, models=groups))
+        except ConfigurationError as error:
+            problems = list(error.problems)
+    above = below(section, name)
+    return [
+        (problem.path[len(above) :].removeprefix("."), problem.message)
+        for problem in problems
+        if problem.path == above or problem.path.startswith((f"{above}.", f"{above}["))
+    ]
