@@ -26,6 +26,17 @@ from routing.forms import (
 )
 from routing.models import EvaluationMetadata, ModelGroup, Provider, ProviderModel, ScoreTerm, Target
 
+
+class Lines(tuple[str | tuple[str, ...], ...]):
+    """The lines of a section. Django opens a folded section that holds an error when the field is `in` its lines, and
+    does not look into lines of several fields by itself."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == line or (isinstance(line, tuple) and name in line) for line in self)
+
+
 PRICES = {
     "fields": (
         ("input_price_per_million_usd", "output_price_per_million_usd"),
@@ -115,11 +126,13 @@ class ProviderAdmin(PageAdmin):
             "Limits",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("connect_ms", "first_byte_ms"),
-                    ("idle_ms", "total_ms"),
-                    "keepalive_ms",
-                    ("max_response_bytes", "max_event_bytes"),
+                "fields": Lines(
+                    (
+                        ("connect_ms", "first_byte_ms"),
+                        ("idle_ms", "total_ms"),
+                        "keepalive_ms",
+                        ("max_response_bytes", "max_event_bytes"),
+                    )
                 ),
             },
         ),
@@ -210,11 +223,13 @@ class TargetInline(OrderedInline):
             "More",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("provider", "model"),
-                    ("tier", "region"),
-                    ("tool_only", "max_in_flight"),
-                    "overrides",
+                "fields": Lines(
+                    (
+                        ("provider", "model"),
+                        ("tier", "region"),
+                        ("tool_only", "max_in_flight"),
+                        "overrides",
+                    )
                 ),
             },
         ),
@@ -230,7 +245,7 @@ class ScoreTermInline(OrderedInline):
     form = ScoreTermForm
     fieldsets = (
         (None, {"fields": ("position", ("name", "share"), "expression", "when")}),
-        ("Tags and weights", {"classes": ("collapse",), "fields": (("require_tags", "prefer_tags"), "weights")}),
+        ("Tags and weights", {"classes": ("collapse",), "fields": Lines((("require_tags", "prefer_tags"), "weights"))}),
     )
 
 
@@ -265,10 +280,12 @@ class ModelGroupAdmin(PageAdmin):
             "Attempts",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("attempts_max", "attempts_deadline_ms"),
-                    ("retry_percent", "retry_min_per_second"),
-                    ("cool_down_default_ms", "cool_down_max_ms"),
+                "fields": Lines(
+                    (
+                        ("attempts_max", "attempts_deadline_ms"),
+                        ("retry_percent", "retry_min_per_second"),
+                        ("cool_down_default_ms", "cool_down_max_ms"),
+                    )
                 ),
             },
         ),
@@ -277,9 +294,11 @@ class ModelGroupAdmin(PageAdmin):
             {
                 "classes": ("collapse",),
                 "description": "For every strategy.",
-                "fields": (
-                    ("max_consecutive_failures", "probe_successes"),
-                    ("probe_first_seconds", "probe_max_seconds"),
+                "fields": Lines(
+                    (
+                        ("max_consecutive_failures", "probe_successes"),
+                        ("probe_first_seconds", "probe_max_seconds"),
+                    )
                 ),
             },
         ),
@@ -300,10 +319,12 @@ class ModelGroupAdmin(PageAdmin):
             "Conversations",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("affinity_enabled", "affinity_sliding"),
-                    ("affinity_ttl_seconds", "affinity_max_entries"),
-                    "affinity_session_header",
+                "fields": Lines(
+                    (
+                        ("affinity_enabled", "affinity_sliding"),
+                        ("affinity_ttl_seconds", "affinity_max_entries"),
+                        "affinity_session_header",
+                    )
                 ),
             },
         ),
@@ -311,11 +332,13 @@ class ModelGroupAdmin(PageAdmin):
             "Targets must have",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("require_requested_api_skin", "require_input_modalities"),
-                    ("require_tool_support_when_tools_present", "require_forced_tool_choice_support"),
-                    ("require_structured_output_support", "require_reasoning_support_when_requested"),
-                    "require_honors_max_tokens_when_caller_capped",
+                "fields": Lines(
+                    (
+                        ("require_requested_api_skin", "require_input_modalities"),
+                        ("require_tool_support_when_tools_present", "require_forced_tool_choice_support"),
+                        ("require_structured_output_support", "require_reasoning_support_when_requested"),
+                        "require_honors_max_tokens_when_caller_capped",
+                    )
                 ),
             },
         ),
@@ -323,10 +346,12 @@ class ModelGroupAdmin(PageAdmin):
             "Signals",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("signal_cost", "signal_observed_performance", "signal_evaluation_metadata"),
-                    ("signal_request_shape", "signal_complexity", "signal_prompt_features"),
-                    ("prompt_features", "prompt_scan_bytes"),
+                "fields": Lines(
+                    (
+                        ("signal_cost", "signal_observed_performance", "signal_evaluation_metadata"),
+                        ("signal_request_shape", "signal_complexity", "signal_prompt_features"),
+                        ("prompt_features", "prompt_scan_bytes"),
+                    )
                 ),
             },
         ),
@@ -334,12 +359,14 @@ class ModelGroupAdmin(PageAdmin):
             "Limits on targets",
             {
                 "classes": ("collapse",),
-                "fields": (
-                    ("max_error_rate", "max_timeout_rate"),
-                    ("max_p95_latency_ms", "max_ttfb_ms"),
-                    ("min_output_tokens_per_second", "confidence_z"),
-                    ("threshold_min_observations", "fast_min_observations"),
-                    ("latency_min_observations", "when_all_excluded"),
+                "fields": Lines(
+                    (
+                        ("max_error_rate", "max_timeout_rate"),
+                        ("max_p95_latency_ms", "max_ttfb_ms"),
+                        ("min_output_tokens_per_second", "confidence_z"),
+                        ("threshold_min_observations", "fast_min_observations"),
+                        ("latency_min_observations", "when_all_excluded"),
+                    )
                 ),
             },
         ),

@@ -335,3 +335,22 @@ def test_a_model_in_use_cannot_be_deleted(client: Client) -> None:
     answer = client.post(reverse("admin:routing_provider_delete", args=[house.pk]), {"post": "yes"})
     assert answer.status_code == 200
     assert Provider.objects.count() == 1
+
+
+def test_a_folded_section_with_an_error_is_open(client: Client) -> None:
+    url = change(some_rows())
+    folded = re.compile(r"<details.*?</details>", re.S)
+
+    def hidden(page: str) -> str:
+        return "".join(folded.findall(page))
+
+    before = client.get(url).content.decode()
+    assert 'name="cool_down_max_ms"' in hidden(before)
+    assert 'name="targets-0-tier"' in hidden(before)
+    data = form_of(client, url) | {"cool_down_max_ms": "0", "targets-0-overrides": "[]"}
+    answer = client.post(url, data)
+    assert sorted(errors_of(answer)) == ["cool_down_max_ms", "targets-0-overrides"]
+    after = answer.content.decode()
+    assert 'name="cool_down_max_ms"' not in hidden(after)
+    assert 'name="targets-0-tier"' not in hidden(after)
+    assert 'name="probe_max_seconds"' in hidden(after)
