@@ -88,7 +88,7 @@ def decide(
         survivors = sick
 
     affinity = _outcome(group, looked, pinned, survivors, plan) if dynamic else None
-    matched_terms = tuple([plan.term.name for plan in terms])
+    matched_terms = tuple([each.term.name for each in terms])
     if not survivors:
         return Decision(
             strategy=group.strategy,
@@ -100,6 +100,7 @@ def decide(
             conversation_key=key,
             pinned=pinned,
             matched_terms=matched_terms,
+            terms=tuple([each.term for each in terms]),
             mean_output_tokens=stats.mean_output_tokens,
             observations=stats.observations,
             policy=group.score if dynamic else None,
@@ -151,6 +152,7 @@ def decide(
         propensity=propensity,
         tie_break=tie_break,
         matched_terms=matched_terms,
+        terms=tuple([each.term for each in terms]),
         mean_output_tokens=stats.mean_output_tokens,
         flags=flags,
         pinned=pinned,

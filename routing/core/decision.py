@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from routing.core.catalog import ScorePolicy, Target, TargetId
+from routing.core.catalog import ScorePolicy, ScoreTerm, Target, TargetId
 from routing.core.document import Strategy
 from routing.core.stats import TargetStats
 
@@ -190,6 +190,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     tie_break: str | None = None
     """What made the primary: `only`, `final`, `in_flight`, `weight`, `position`, `draw`. `None`: its pin or its probe."""
     matched_terms: tuple[str, ...] = ()
+    terms: tuple[ScoreTerm, ...] = ()
+    """Those of `matched_terms`."""
     mean_output_tokens: float = 300.0
     flags: tuple[str, ...] = ()
     """`panic`: health kept every target out; `not_finite`: an expression gave no finite number."""

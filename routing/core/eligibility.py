@@ -10,8 +10,8 @@ from routing.core.document import Dialect, Modality
 from routing.core.shape import RequestShape
 from routing.core.stats import TargetStats
 
-LEAST_BYTES_PER_TOKEN: Final = 0.5
-"""A target that counts more tokens than two for a byte has counted something else."""
+LEAST_BYTES_PER_TOKEN: Final = 1.0
+"""No target is taken to count more tokens than bytes; the observations keep their ratio above it too."""
 
 MODALITIES: Final[tuple[Modality, ...]] = ("image", "file", "audio")
 

@@ -7,7 +7,7 @@ from routing.core.catalog import ScorePolicy, ScoreTerm, TargetId
 from routing.core.decide import PREFERRED_TAG, mean_by_share
 from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, TermColumn
 from routing.core.expressions import NAMES, compile_expression
-from routing.core.scores import DEFAULT_TERM, NEUTRAL, higher_is_better, lower_is_better, relative_cost
+from routing.core.scores import NEUTRAL, higher_is_better, lower_is_better, relative_cost
 from routing.core.strategies import by_weight, drawn_index, listed, rank
 
 PlainData = dict[str, Any]
@@ -20,7 +20,7 @@ def explain(decision: Decision) -> PlainData:
     `candidates` come in the order of the group's list; `order` names them as they will be tried.
     """
     policy = decision.policy
-    terms = _terms(policy, decision.matched_terms)
+    terms = decision.terms
     return {
         "strategy": decision.strategy,
         "mode": decision.mode,
@@ -95,7 +95,7 @@ def _winner(data: Mapping[str, Any], survivors: Sequence[Mapping[str, Any]]) -> 
     if data["observations"] < settings["min_observations"]:
         return by_weight(weights).order[0]
     scores = _scores(survivors, settings["normalization"])
-    dynamics = mean_by_share([_term_column(term, scores, survivors) for term in data["terms"]])
+    dynamics = mean_by_share([_term_column(place, term, scores, survivors) for place, term in enumerate(data["terms"])])
     return rank(
         weights,
         dynamics,
@@ -133,10 +133,10 @@ def _scores(survivors: Sequence[Mapping[str, Any]], normalization: str) -> dict[
 
 
 def _term_column(
-    term: Mapping[str, Any], scores: Mapping[str, Sequence[float]], survivors: Sequence[Mapping[str, Any]]
+    place: int, term: Mapping[str, Any], scores: Mapping[str, Sequence[float]], survivors: Sequence[Mapping[str, Any]]
 ) -> TermColumn:
     name, text = term["name"], term["expression"]
-    recorded = [next(value for value in each["terms"] if value["name"] == name) for each in survivors]
+    recorded = [each["terms"][place] for each in survivors]
     preferred = [int(value["preferred_tags"]) for value in recorded]
     flags = [value["flag"] for value in recorded]
     if text is None:
@@ -151,13 +151,6 @@ def _term_column(
 
 
 # The parts.
-
-
-def _terms(policy: ScorePolicy | None, matched: Sequence[str]) -> list[ScoreTerm]:
-    if policy is None:
-        return []
-    by_name = {term.name: term for term in (DEFAULT_TERM, *policy.score_terms)}
-    return [by_name[name] for name in matched]
 
 
 def _settings(policy: ScorePolicy) -> PlainData:

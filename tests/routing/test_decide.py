@@ -621,6 +621,17 @@ def test_an_explanation_without_a_target_says_what_was_answered() -> None:
     assert data["exclusions"][0]["wait_s"] == 7.0
 
 
+def test_a_term_called_default_is_not_taken_for_the_built_in_one() -> None:
+    policy = ScorePolicy(score_terms=(term("default", "load_score", stream=True),))
+    built_in = explain(decided(weighing(1.0, policy=policy)))
+    own = explain(decided(weighing(1.0, policy=policy), shape=some_shape(stream=True)))
+    assert [each["terms"][0]["expression"] for each in (built_in, own)] == [
+        "0.25 * cost_score + 0.25 * latency_score + 0.2 * throughput_score + 0.3 * reliability_score",
+        "load_score",
+    ]
+    assert [recompute(each) for each in (built_in, own)] == ["a", "a"]
+
+
 def test_rounded_weights_are_written_out_in_full() -> None:
     policy = ScorePolicy(score_terms=(term("t", weights={"cost_score": 1.0, "latency_score": 2.0}),))
     data = explain(decided(weighing(1.0, policy=policy)))
