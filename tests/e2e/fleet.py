@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,12 @@ AT_ONCE: dict[str, Any] = {
 """How the simulator behaves at the start of every test."""
 
 
-def configuration(base_url: str, **more: Any) -> str:
-    """`g` serves both dialects; `stub-model` and the `claude-...` names have three scored targets in each.
+RECORDED_MODELS = ("stub-model", "claude-stub", "claude-sonnet-4-5-20250929", "claude-opus-4-8")
+"""What recorded clients ask for."""
 
-    `more`: further model groups by name.
-    """
+
+def configuration(base_url: str, *, weights: tuple[int, int, int] = (40, 30, 20)) -> str:
+    """`g` serves both dialects; each of `RECORDED_MODELS` has three scored targets in each, with these weights."""
     nowhere = f"http://127.0.0.1:{_closed_port()}/v1"
     providers: dict[str, Any] = {
         "chat": {"base_url": base_url, "dialect": "openai-chat", "api_key": CHAT_KEY},
@@ -61,17 +61,16 @@ def configuration(base_url: str, **more: Any) -> str:
     }
     for name in (f"{kind}-{status}" for kind in KINDS for status in STATUSES):
         models[name] = both("chat", "messages", name)
-    for name in ("stub-model", "claude-stub", "claude-sonnet-4-5-20250929", "claude-opus-4-8"):
+    for name in RECORDED_MODELS:
         models[name] = {
             "strategy": "dynamic_score",
             "targets": [
-                _target(provider, f"{name}-{number}", weight=40 - 10 * number)
+                _target(provider, f"{name}-{number}", weight=weight)
                 for provider in ("chat", "messages")
-                for number in range(3)
+                for number, weight in enumerate(weights)
             ],
             "routing_policy": {"dynamic_score": {"score_terms": [{"name": "all", "expression": "reliability_score"}]}},
         }
-    models |= more
     allowed = sorted(set(models) - {"secret"})
     callers = {
         "tester": {"project": "tests", "environment": "e2e", "allow": allowed, "see_routing": True},
@@ -86,8 +85,14 @@ def both(chat: str, messages: str, model: str) -> dict[str, Any]:
 
 
 def _target(provider: str, model: str, **more: Any) -> dict[str, Any]:
-    # Pictures are among what recorded clients send.
-    return {"provider": provider, "model": model, "input_modalities": ["text", "image"], **more}
+    # Pictures and thinking are among what recorded clients send.
+    return {
+        "provider": provider,
+        "model": model,
+        "input_modalities": ["text", "image"],
+        "reasoning": {"supported": True},
+        **more,
+    }
 
 
 def _closed_port() -> int:
@@ -106,6 +111,16 @@ class Served:
     """Of `tester`, who sees how requests were routed."""
     customer: str
     """Of `customer`, who may use `g` alone and does not."""
+
+    @classmethod
+    def by(cls, process: GatewayProcess, server: str) -> "Served":
+        token, customer = process.token(), process.token("customer")
+        return cls(
+            server=server,
+            process=process,
+            token=process.until_accepted(token),
+            customer=process.until_accepted(customer),
+        )
 
     @property
     def url(self) -> str:
@@ -168,27 +183,10 @@ class Fleet:
                 environment={"PILOTAGE_MAX_REQUEST_BYTES": str(MAX_REQUEST_BYTES)},
                 unblock=self.unblock,
             )
-            token, customer = process.token(), process.token("customer")
-            self.started[server] = Served(
-                server=server,
-                process=process,
-                token=process.until_accepted(token),
-                customer=process.until_accepted(customer),
-            )
+            self.started[server] = Served.by(process, server)
         return self.started[server]
 
     def stop(self) -> None:
         for served in self.started.values():
             served.process.kill()
         self.simulator.kill()
-
-
-def until(condition: Callable[[], bool], process: GatewayProcess, *, what: str, seconds: float) -> None:
-    process.until(condition, what=what, seconds=seconds)
-
-
-def lines_of_events(body: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON of every `data:` line but `[DONE]`."""
-    for line in body.splitlines():
-        if line.startswith(b"data: ") and line != b"data: [DONE]":
-            yield json.loads(line.removeprefix(b"data: "))

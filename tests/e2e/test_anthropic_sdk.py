@@ -292,9 +292,11 @@ def test_a_stream_that_is_cut_raises_and_does_not_end(client: anthropic.Anthropi
         for text in texts:
             got.append(text)  # noqa: PERF402 - what came before counts
 
-    with client.messages.stream(model="g", max_tokens=100, messages=HELLO) as stream:
-        with pytest.raises(anthropic.APIStatusError) as caught:
-            read(stream.text_stream)
+    with (
+        client.messages.stream(model="g", max_tokens=100, messages=HELLO) as stream,
+        pytest.raises(anthropic.APIStatusError) as caught,
+    ):
+        read(stream.text_stream)
     assert "".join(got).startswith("Simulated answer from sim:")
     assert caught.value.type == "api_error"
 

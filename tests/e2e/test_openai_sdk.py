@@ -266,9 +266,11 @@ def test_a_stream_that_is_cut_raises_and_does_not_end(client: openai.OpenAI, sim
         for chunk in stream:
             got.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - what came before counts
 
-    with client.chat.completions.create(model="g", messages=HELLO, stream=True) as stream:
-        with pytest.raises(openai.APIError) as caught:
-            read(stream)
+    with (
+        client.chat.completions.create(model="g", messages=HELLO, stream=True) as stream,
+        pytest.raises(openai.APIError) as caught,
+    ):
+        read(stream)
     assert "".join(got).startswith("Simulated answer from sim:")
     assert caught.value.code == "upstream_stream_truncated"
 
