@@ -84,7 +84,6 @@ class Exchange:
         "group",
         "headers",
         "id",
-        "input_estimated",
         "keepalive",
         "model_named",
         "now",
@@ -130,7 +129,6 @@ class Exchange:
         self.output_bytes = 0
         self.request_bytes = 0
         self.body_sent = 0
-        self.input_estimated = False
         self.model_named = ""
         self.status = 0
         self.answered = False
@@ -646,15 +644,19 @@ class Exchange:
             if target.provider.dialect != "anthropic":
                 continue
             self._watch()
-            counted = await self._count_at(call, target)
-            if counted is not None:
+            try:
+                counted = await self._count_at(call, target)
+            except AttemptFailed as failure:
+                return await self._pass_on(failure)
+            if counted:
                 return await self._answer(200, self._head([JSON]), b'{"input_tokens":%d}' % counted)
-        self.input_estimated = True
+        self.serving = None
         head = self._head([JSON, (b"x-pilotage-estimated", b"true")])
         await self._answer(200, head, b'{"input_tokens":%d}' % max(1, self.shape.input_tokens))
         return None
 
     async def _count_at(self, call: Call, target: Target) -> int | None:
+        """`None`: this target cannot tell. Raises `AttemptFailed` where the request itself is at fault."""
         now = asyncio.get_running_loop().time()
         timeouts = target.provider.timeouts
         by = now + min(timeouts.first_byte_s, timeouts.total_s)
@@ -672,7 +674,7 @@ class Exchange:
         except (UpstreamError, MalformedAnswer):
             return None
         if failure.outcome == "caller_fault" and failure.status in (400, 413, 422) and failure.body is not None:
-            raise Refusal("invalid_request", failure.message, status=failure.status)
+            raise failure
         return None
 
     # -- afterwards
