@@ -71,6 +71,11 @@ class Call:
             self.reply.complete = not message.get("more_body", False)
         self._news.set()
 
+    @property
+    def unread(self) -> int:
+        """Bytes of the request body that the application has not taken."""
+        return sum(map(len, self._body))
+
     def hang_up(self) -> None:
         self._left.set()
 
