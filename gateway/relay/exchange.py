@@ -534,6 +534,7 @@ class Exchange:
                 dialect,
                 show_usage=dialect.wants_usage_chunk(self.call),
                 model_shown=self.group.name if self.group.model_identity == "requested_group" else None,
+                clock=self.relay.clock,
             )
         self.keepalive = loop.call_later(timeouts.keepalive_s, self._keep_alive, timeouts.keepalive_s)
         reader = dialect.stream_reader(max_event_bytes=provider.max_event_bytes)

@@ -5,7 +5,7 @@ another target can be tried. After it, an end without the terminal event is neve
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.dialects.neutral import DialectModule, MalformedAnswer, StreamEvent, StreamReader
@@ -39,6 +39,7 @@ class Downstream:
     """The client's side of one exchange's stream, over all its attempts."""
 
     __slots__ = (
+        "_clock",
         "_dialect",
         "_rename",
         "_send",
@@ -54,9 +55,17 @@ class Downstream:
     )
 
     def __init__(
-        self, send: Send, head: list[Header], dialect: DialectModule, *, show_usage: bool, model_shown: str | None
+        self,
+        send: Send,
+        head: list[Header],
+        dialect: DialectModule,
+        *,
+        show_usage: bool,
+        model_shown: str | None,
+        clock: Callable[[], float],
     ) -> None:
         """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own."""
+        self._clock = clock
         self._send = send
         self.head = head
         """Of the attempt under way; of the one that answered, once it is out."""
@@ -71,7 +80,7 @@ class Downstream:
         """We wrote the marker that the provider left out after its terminal event."""
         self.first_content_at: float | None = None
         self.last_content_at: float | None = None
-        """Loop time of the attempt's first and latest content."""
+        """The relay's seconds at the attempt's first and latest content."""
         self.sent_bytes = 0
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
@@ -136,15 +145,15 @@ class Downstream:
                 if reader.terminal:
                     return await self._finish(reader)
                 raise self._failure(failure_of(error), "upstream_stream_truncated") from error
-            now = clock()
+            heard_at = clock()
             try:
                 events = reader.feed(data) if data else reader.flush()
             except MalformedAnswer as error:
-                good = self._listen(error.events, reader, now, on_content)
+                good = self._listen(error.events, reader, on_content)
                 if self.committed:
                     await self._write(b"".join([*held, good]))
                 raise self._failure(malformed(str(error)), "upstream_stream_truncated") from error
-            out = self._listen(events, reader, now, on_content) if events else b""
+            out = self._listen(events, reader, on_content) if events else b""
             if self.committed:
                 if held:
                     held.append(out)
@@ -176,7 +185,7 @@ class Downstream:
                 last = clock()
                 keepalive_at = last + timeouts.keepalive_s
             else:
-                last = now
+                last = heard_at
             if not data:
                 if reader.terminal:
                     return await self._finish(reader)
@@ -184,17 +193,15 @@ class Downstream:
                     malformed("The stream ended before the answer was complete."), "upstream_stream_truncated"
                 )
 
-    def _listen(
-        self, events: Sequence[StreamEvent], reader: StreamReader, now: float, on_content: "OnContent"
-    ) -> bytes:
+    def _listen(self, events: Sequence[StreamEvent], reader: StreamReader, on_content: "OnContent") -> bytes:
         """The bytes of these events that the client gets; notes the commit point."""
         pieces = []
         for event in events:
             kind = event.kind
             if kind == "content":
-                self.last_content_at = now
+                self.last_content_at = self._clock()
                 if self.first_content_at is None:
-                    self.first_content_at = now
+                    self.first_content_at = self.last_content_at
                     on_content()
                 self.committed = True
             elif kind == "terminal":
