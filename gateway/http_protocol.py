@@ -20,6 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
+from gateway.relay.messages import UNFINISHED
 from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, Application, ClientLimits
 
 log = logging.getLogger("pilotage.serving")
@@ -32,6 +33,8 @@ LINGER_SECONDS = 5.0
 SWEEP_SECONDS = 0.5
 ENDING_SECONDS = 2.0
 """What a request that was still running at the end of the drain has for its error event."""
+
+EXTENSIONS: dict[str, dict[str, object]] = {UNFINISHED: {}}
 
 _BODY_FIELDS = (b"content-length", b"transfer-encoding")
 
@@ -211,6 +214,7 @@ class ClientProtocol(HttpToolsProtocol):
             url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
         raw_path, _, query = url.partition(b"?")
         path = raw_path.decode("ascii")
+        scope["extensions"] = EXTENSIONS
         scope["method"] = parser.get_method().decode("ascii")
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path

@@ -21,7 +21,18 @@ from gateway.relay.attempt import (
     malformed,
 )
 from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
-from gateway.relay.messages import JSON, BodyTooLarge, ClientLeft, Header, Receive, Scope, Send, answer, read_body
+from gateway.relay.messages import (
+    JSON,
+    UNFINISHED,
+    BodyTooLarge,
+    ClientLeft,
+    Header,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    read_body,
+)
 from gateway.relay.recording import end_record, intent_record
 from gateway.relay.refusals import Refusal
 from gateway.relay.stream import Downstream, StreamBroken
@@ -85,6 +96,7 @@ class Exchange:
         "headers",
         "id",
         "keepalive",
+        "leaves_open",
         "model_named",
         "now",
         "outcome",
@@ -110,6 +122,7 @@ class Exchange:
         self.endpoint = endpoint
         self.headers: list[Header] = scope["headers"]
         self.query: bytes = scope.get("query_string", b"")
+        self.leaves_open = UNFINISHED in (scope.get("extensions") or ())
         self.receive = receive
         self.send = send
         self.id = id
@@ -534,6 +547,7 @@ class Exchange:
                 dialect,
                 show_usage=dialect.wants_usage_chunk(self.call),
                 model_shown=self.group.name if self.group.model_identity == "requested_group" else None,
+                leaves_open=self.leaves_open,
                 clock=self.relay.clock,
             )
         self.keepalive = loop.call_later(timeouts.keepalive_s, self._keep_alive, timeouts.keepalive_s)

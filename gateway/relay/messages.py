@@ -11,6 +11,10 @@ Header = tuple[bytes, bytes]
 
 JSON: Header = (b"content-type", b"application/json")
 
+UNFINISHED = "pilotage.unfinished"
+"""In a scope's `extensions`: the server closes the connection, without the mark that ends a message, when the application
+returns from an answer that it did not end."""
+
 
 class ClientLeft(Exception):
     """The client closed its connection before its request was whole or its answer complete."""

@@ -102,7 +102,12 @@ class Downstream:
     async def fail(self, *, code: str, message: str, request_id: str) -> None:
         """The dialect's error event, and the end. Only once the head is out."""
         if not self.ended:
-            await self._write(self._dialect.error_event(code=code, message=message, request_id=request_id), more=False)
+            await self._break(self._dialect.error_event(code=code, message=message, request_id=request_id))
+
+    async def _break(self, event: bytes) -> None:
+        """The last event of a broken stream. Its end is no end of a message: clients take that for a whole answer."""
+        await self._write(event, more=self._leaves_open)
+        self.ended = True
 
     async def relay(
         self,
@@ -169,7 +174,7 @@ class Downstream:
                     held.clear()
             if reader.error is not None:
                 if self.committed:
-                    await self._write(out, more=False)
+                    await self._break(out)
                 raise self._failure(_in_band(reader), "upstream_error")
             if reader.done:
                 if not reader.terminal:

@@ -102,6 +102,7 @@ def call(
     headers: list[tuple[bytes, bytes]] | None = None,
     query: bytes = b"",
     pieces: int = 1,
+    extensions: dict[str, Any] | None = None,
 ) -> Call:
     """`pieces`: into how many messages the body is cut. Header names are lower-cased, as servers do."""
     raw = msgspec.json.encode(body) if isinstance(body, dict) else body
@@ -116,5 +117,6 @@ def call(
         "raw_path": path.encode(),
         "query_string": query,
         "headers": fields,
+        "extensions": extensions,
     }
     return Call(app, scope, raw, pieces=pieces)

@@ -62,12 +62,13 @@ class Bench:
         headers: Sequence[tuple[bytes, bytes]] = (),
         query: bytes = b"",
         pieces: int = 1,
+        extensions: dict[str, Any] | None = None,
         anonymous: bool = False,
     ) -> Call:
         fields = list(headers)
         if not anonymous:
             fields.append((b"authorization", b"Bearer " + self.secret.encode()))
-        return call(self.relay, method, path, body, headers=fields, query=query, pieces=pieces)
+        return call(self.relay, method, path, body, headers=fields, query=query, pieces=pieces, extensions=extensions)
 
     async def post(self, path: str, body: bytes | dict[str, Any], **kwargs: Any) -> Reply:
         return await self.call(path, body, **kwargs).answered()

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gateway.relay.messages import UNFINISHED
 from gateway.relay.stream import MAX_HELD_BYTES
 from routing.core.catalog import ProviderTimeouts
 from routing.core.document import Dialect
@@ -253,6 +254,19 @@ async def test_a_stream_cut_before_content_is_served_whole_by_the_next_target(cu
         reply = await bench.post("/v1/chat/completions", HI)
     assert (reply.status, reply.body) == (200, whole)
     assert [(a.target, a.outcome) for a in bench.end.attempts] == [("a", "server_error"), ("b", "ok")]
+
+
+@pytest.mark.parametrize("events", [(), (b'data: {"error":{"message":"x","type":"server_error"}}\n\n',)])
+@in_loop
+async def test_a_broken_stream_is_left_without_an_end_where_the_server_can_close_it_so(events):
+    async with (
+        scripted(said(text("a"), *events)) as upstream,
+        relaying(in_order(target_on(upstream, "a"))) as bench,
+    ):
+        call = bench.call("/v1/chat/completions", HI, extensions={UNFINISHED: {}})
+        await call.task
+    assert call.reply.body.startswith(text("a") + b'data: {"error":')
+    assert not call.reply.complete
 
 
 @in_loop
