@@ -1,0 +1,1 @@
+"""How fast Pilotage is, and others beside it: see docs/performance.md."""
