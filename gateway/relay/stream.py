@@ -41,6 +41,7 @@ class Downstream:
     __slots__ = (
         "_clock",
         "_dialect",
+        "_leaves_open",
         "_rename",
         "_send",
         "_show_usage",
@@ -62,14 +63,19 @@ class Downstream:
         *,
         show_usage: bool,
         model_shown: str | None,
+        leaves_open: bool,
         clock: Callable[[], float],
     ) -> None:
-        """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own."""
+        """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own.
+
+        `leaves_open`: the server closes the connection of an answer that was not ended.
+        """
         self._clock = clock
         self._send = send
         self.head = head
         """Of the attempt under way; of the one that answered, once it is out."""
         self._dialect = dialect
+        self._leaves_open = leaves_open
         self._show_usage = show_usage
         self._rename = model_shown
         self.started = False
