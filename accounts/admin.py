@@ -42,6 +42,10 @@ class CallerAdmin(ModelAdmin):
     list_display = ("name", "project", "environment", "is_active", "may_use", "good")
     list_filter = ("active", "environment", "project")
     search_fields = ("name", "project", "environment")
+    search_help_text = "Name, project or environment."
+    empty_hint = (
+        "A caller is who sends requests: an application, a team, a person. It says which model groups they may use."
+    )
     fieldsets = (
         (None, {"fields": ("name", "project", "environment", "active")}),
         ("May use", {"fields": ("all_groups", "allowed_groups")}),
@@ -73,7 +77,10 @@ class TokenAdmin(ModelAdmin):
     list_filter = ("caller", ("revoked_at", admin.EmptyFieldListFilter))
     list_select_related = ("caller",)
     search_fields = ("shown", "caller__name")
-    search_help_text = "The first 12 characters of a token, or a caller's name."
+    search_help_text = "A token's beginning, or a caller."
+    empty_hint = (
+        "A token opens the gateway in a caller's name. It is shown once, when it is issued; only a digest is kept."
+    )
     actions = ("revoke_chosen",)
     readonly_fields = (
         "shown",
@@ -155,6 +162,7 @@ class TokenAdmin(ModelAdmin):
                 "token": obj,
                 "secret": vars(request).pop("issued_secret"),
                 "list_url": reverse("admin:accounts_token_changelist"),
+                "token_url": reverse("admin:accounts_token_change", args=[obj.pk]),
             },
         )
 

@@ -74,13 +74,13 @@ class IssueForm(forms.ModelForm):
         label="Only these groups",
         required=False,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="Narrower than the caller's. None ticked: all that the caller may use.",
+        help_text="None ticked: all that the caller may use, also what it may use later.",
     )
     expires_in = forms.CharField(
         label="Expires in",
         required=False,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Such as 90m, 12h, 30d or 2w. Empty: never.",
+        help_text="Minutes, hours, days or weeks from now, such as 90m, 12h, 30d or 2w. Empty: never.",
     )
 
     class Meta:
@@ -147,4 +147,4 @@ def _offer(field: forms.Field, chosen: Iterable[str]) -> None:
     gone = [name for name in chosen if name != "*" and name not in known]
     field.choices = [(name, name) for name in known] + [(name, f"{name} (no such group)") for name in gone]
     if not known and not gone:
-        field.help_text = f"{field.help_text} There are no groups yet."
+        field.help_text = f"{field.help_text} There are none yet: add one under Routing, Model groups."

@@ -5,19 +5,23 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
 from gateway import publish
 from gateway.models import Revision
+from gateway.templatetags.publishing import change_summary
 from routing.admin import ModelGroupAdmin, ProviderAdmin, ProviderModelAdmin
 from routing.models import ModelGroup, Provider, ProviderModel
 
 admin.site.index_template = "gateway/index.html"
+admin.site.index_title = "Overview"
 
 SHOWN_PROBLEMS = 10
 
@@ -81,21 +85,33 @@ class PublishedModelGroupAdmin(Publishes, ModelGroupAdmin):
 
 @admin.register(Revision)
 class RevisionAdmin(ModelAdmin):
-    list_display = ("number", "created", "author", "summary", "note")
+    list_display = ("number", "created", "author", "state", "summary", "note")
     list_filter = ("author",)
     search_fields = ("note", "diff")
     search_help_text = "A word of a change or of the note."
     date_hierarchy = "created"
-    fields = ("number", "created", "author", "note", "sha256")
+    fields = ("number", "created", "author", "note", "checksum")
+    readonly_fields = ("checksum",)
     list_before_template = "gateway/pending.html"
     change_form_outer_before_template = "gateway/revision.html"
     change_form_outer_after_template = "gateway/changes.html"
+    empty_hint = "The first one is published when a provider or a model group is saved, or a file is imported."
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Revision]:
+        revisions: QuerySet[Revision] = super().get_queryset(request)
+        return revisions.defer("document", "key_digests")
+
+    @display(description="State", label={"served": "success"})
+    def state(self, revision: Revision) -> str:
+        return "served" if revision.number == publish.latest() else ""
 
     @display(description="Changes")
     def summary(self, revision: Revision) -> str:
-        lines = revision.diff.splitlines()
-        more = f", and {len(lines) - 1:,} more" if len(lines) > 1 else ""
-        return f"{lines[0][:100]}{more}" if lines else "none"
+        return change_summary(revision.diff)
+
+    @display(description="SHA-256")
+    def checksum(self, revision: Revision) -> str:
+        return format_html('<span class="pilotage-long">{}</span>', revision.sha256)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from accounts.core.document import CallerEntry
 from gateway import strict_yaml
+from routing import key_files
 from routing.core.compile import compile_document, warnings
 from routing.core.document import NAME, Document, Group, NotYet, Provider, Within
 from routing.core.errors import ConfigurationError, Problem
@@ -41,6 +42,7 @@ def load(text: bytes) -> Configuration:
             compile_document(document_of(file), revision=0, created=0)
         except ConfigurationError as error:
             problems += error.problems
+        problems += key_files.problems(document_of(file))
     problems += _unknown_groups(parsed.data)
     if file is None or problems:
         raise ConfigurationError(_in_order(problems, parsed.lines))

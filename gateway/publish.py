@@ -20,7 +20,7 @@ from accounts.store import apply_callers, callers_from_rows
 from gateway import config
 from gateway.differences import differences
 from gateway.models import Revision
-from routing import store
+from routing import key_files, store
 from routing.core.catalog import Catalog
 from routing.core.compile import compile_document
 from routing.core.document import Document
@@ -56,7 +56,7 @@ def publish(author: str, note: str = "") -> Published | Pending:
     _one_at_a_time()
     try:
         document = store.document_from_rows()
-        compile_document(document)
+        _check(document)
     except ConfigurationError as error:
         return Pending(problems=error.problems)
     said, digests = config.plain(document), _key_digests()
@@ -82,7 +82,7 @@ def publish(author: str, note: str = "") -> Published | Pending:
 def pending() -> tuple[Problem, ...]:
     """Why the rows as they stand cannot be published; empty when they can."""
     try:
-        compile_document(store.document_from_rows())
+        _check(store.document_from_rows())
     except ConfigurationError as error:
         return error.problems
     return ()
@@ -97,7 +97,7 @@ def republish(number: int, author: str) -> Published | Pending:
     _one_at_a_time()
     try:
         document = _document(json.loads(Revision.objects.get(number=number).document))
-        compile_document(document)
+        _check(document)
     except ConfigurationError as error:
         return Pending(problems=error.problems)
     store.apply_document(document)
@@ -168,6 +168,13 @@ def document_json(number: int) -> bytes:
 def catalog_from_json(document: bytes) -> Catalog:
     """Takes what `document_json` gives; the Catalog has no number. Raises ValueError for anything else."""
     return compile_document(_document(msgspec.json.decode(document)))
+
+
+def _check(document: Document) -> None:
+    """Raises ConfigurationError when `document` must not be published."""
+    compile_document(document)
+    if found := tuple(key_files.problems(document)):
+        raise ConfigurationError(found)
 
 
 def _document(said: object) -> Document:

@@ -59,6 +59,7 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "gateway" / "theme"],  # what replaces templates of the admin's theme
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -182,27 +183,31 @@ UNFOLD = {
     "SITE_TITLE": "Pilotage",
     "SITE_HEADER": "Pilotage",
     "SITE_SYMBOL": "alt_route",
+    "SITE_URL": None,  # there is no other site to return to
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("gateway/icon.svg")},
     ],
+    "STYLES": [lambda request: static("gateway/admin.css")],
+    "DASHBOARD_CALLBACK": "gateway.overview.add_overview",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {
         "show_search": False,
         "show_all_applications": False,
         "navigation": [
+            {"items": [{"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")}]},
             {
                 "title": "Routing",
                 "items": [
-                    _page("Model groups", "hub", "routing.modelgroup"),
                     _page("Providers", "cloud", "routing.provider"),
                     _page("Provider models", "deployed_code", "routing.providermodel"),
+                    _page("Model groups", "hub", "routing.modelgroup"),
                 ],
             },
             {
                 "title": "Access",
                 "items": [
-                    _page("Callers", "groups", "accounts.caller"),
+                    _page("Callers", "apps", "accounts.caller"),
                     _page("Tokens", "key", "accounts.token"),
                 ],
             },
@@ -211,6 +216,7 @@ UNFOLD = {
                 "items": [
                     _page("Revisions", "history", "gateway.revision"),
                     _page("Users", "person", "auth.user"),
+                    _page("User groups", "groups", "auth.group"),
                 ],
             },
         ],

@@ -1,8 +1,6 @@
 """The admin's pages of providers, models and groups. `gateway.admin` registers them, because saving there publishes."""
 
-import os
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from django.contrib import messages
@@ -11,6 +9,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
 
+from routing import key_files
 from routing.forms import (
     EvaluationMetadataForm,
     ModelGroupForm,
@@ -37,30 +36,55 @@ class Lines(tuple[str | tuple[str, ...], ...]):
         return any(name == line or (isinstance(line, tuple) and name in line) for line in self)
 
 
-PRICES = {
-    "fields": (
+FOLDED = ("collapse",)
+SCORED = "pilotage-scored"
+"""Of sections and parts that mean something for the strategy dynamic_score alone; the page hides them for the others."""
+
+BASICS = Lines(
+    (
+        ("name", "model"),
         ("input_price_per_million_usd", "output_price_per_million_usd"),
-        ("cached_input_price_per_million_usd", "cache_write_price_per_million_usd"),
-        ("cache_write_1h_price_per_million_usd", "cache_ttl_seconds"),
-        ("pricing_source", "pricing_updated_at"),
-    )
-}
-ABILITIES = {
-    "fields": (
         ("context_tokens", "max_output_tokens"),
-        "max_request_bytes",
-        ("input_modalities", "output_modalities"),
-        "tool_support",
-        "reasoning",
-        ("honors_max_tokens", "output_token_field"),
-        "unsupported_request_features",
     )
-}
-VALIDATION = {"fields": ("validation",)}
+)
+MODEL_SECTIONS = (
+    (
+        "More prices",
+        {
+            "classes": FOLDED,
+            "fields": Lines(
+                (
+                    ("cached_input_price_per_million_usd", "cache_write_price_per_million_usd"),
+                    ("cache_write_1h_price_per_million_usd", "cache_ttl_seconds"),
+                    ("pricing_source", "pricing_updated_at"),
+                )
+            ),
+        },
+    ),
+    (
+        "What it can do",
+        {
+            "classes": FOLDED,
+            "fields": Lines(
+                (
+                    ("input_modalities", "output_modalities"),
+                    "tool_support",
+                    "reasoning",
+                    ("honors_max_tokens", "output_token_field"),
+                    "unsupported_request_features",
+                    "max_request_bytes",
+                )
+            ),
+        },
+    ),
+    ("Validation", {"classes": FOLDED, "fields": Lines(("validation",))}),
+)
 
 
 class PageAdmin(ModelAdmin):
-    """A page whose parts are judged together once each has been read."""
+    """A page whose parts are judged together once each has been read. Its folded sections stand below its parts."""
+
+    change_form_template = "routing/page.html"
 
     def save_form(self, request: HttpRequest, form: ReadForm, change: bool) -> Any:
         """Django calls it when the main form is good, before it looks at the others."""
@@ -90,14 +114,13 @@ class ProviderModelInline(StackedInline):
     form = ProviderModelForm
     formset = PageFormSet
     extra = 0
-    collapsible = True
     verbose_name_plural = "models"
-    fieldsets = (
-        (None, {"fields": (("name", "model"),)}),
-        ("Prices", PRICES),
-        ("What it can do", ABILITIES),
-        ("Validation", VALIDATION),
-    )
+    template_before = "routing/hint.html"
+    hint = "The provider's catalogue: models that groups can have as targets."
+    fieldsets = ((None, {"fields": BASICS}), *MODEL_SECTIONS)
+
+    def get_extra(self, request: HttpRequest, obj: Provider | None = None, **kwargs: Any) -> int:
+        return 1 if obj is None else 0
 
 
 class ProviderAdmin(PageAdmin):
@@ -106,37 +129,42 @@ class ProviderAdmin(PageAdmin):
     list_display = ("name", "dialect", "base_url", "credential", "models", "max_in_flight")
     list_filter = ("dialect", "allow_private_addresses")
     search_fields = ("name", "base_url")
-    readonly_fields = ("literal_key",)
-    fieldsets = (
-        (None, {"fields": ("name", "base_url", "dialect")}),
-        (
-            "Credential",
-            {
-                "description": "One of the three, or none at all.",
-                "fields": (
-                    ("api_key_env", "api_key_file"),
-                    "literal_key",
-                    ("new_api_key", "clear_api_key"),
-                    "auth",
-                ),
-            },
-        ),
-        ("Connection", {"fields": ("headers", "allow_private_addresses", "ca_file", "max_in_flight")}),
-        (
-            "Limits",
-            {
-                "classes": ("collapse",),
-                "fields": Lines(
-                    (
-                        ("connect_ms", "first_byte_ms"),
-                        ("idle_ms", "total_ms"),
-                        "keepalive_ms",
-                        ("max_response_bytes", "max_event_bytes"),
-                    )
-                ),
-            },
-        ),
-    )
+    search_help_text = "The name or the base URL."
+    empty_hint = "A provider is whom requests are sent to: an account at a hosted API, or a server of your own."
+    readonly_fields = ("credential", "literal_key")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Provider | None = None) -> Any:
+        now = ("credential",) if obj is not None else ()
+        return (
+            (None, {"fields": ("name", "base_url", "dialect", "allow_private_addresses")}),
+            (
+                "Key",
+                {
+                    "description": "Where the provider's key is found: in an environment variable or in a file. "
+                    "With neither, none is sent.",
+                    "fields": (("api_key_env", "api_key_file"), *now, "auth"),
+                },
+            ),
+            (
+                "Key typed in, for a provider on this machine",
+                {"classes": FOLDED, "fields": Lines(("literal_key", ("new_api_key", "clear_api_key")))},
+            ),
+            ("Connection", {"classes": FOLDED, "fields": Lines(("headers", "ca_file", "max_in_flight"))}),
+            (
+                "Limits",
+                {
+                    "classes": FOLDED,
+                    "fields": Lines(
+                        (
+                            ("connect_ms", "first_byte_ms"),
+                            ("idle_ms", "total_ms"),
+                            "keepalive_ms",
+                            ("max_response_bytes", "max_event_bytes"),
+                        )
+                    ),
+                },
+            ),
+        )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Provider]:
         providers: QuerySet[Provider] = super().get_queryset(request)
@@ -151,7 +179,7 @@ class ProviderAdmin(PageAdmin):
         if form.key_was_cleared:
             messages.warning(request, "The base URL leads elsewhere now: the literal key was removed.")
 
-    @display(description="Credential")
+    @display(description="Key")
     def credential(self, provider: Provider) -> str:
         return credential(provider)
 
@@ -160,27 +188,20 @@ class ProviderAdmin(PageAdmin):
         counted: int = vars(provider)["model_count"]
         return counted
 
-    @display(description="Literal key")
+    @display(description="Literal key now")
     def literal_key(self, provider: Provider) -> str:
         return "set" if provider.api_key else "not set"
 
 
 class ProviderModelAdmin(ModelAdmin):
     form = ProviderModelForm
-    list_display = (
-        *("name", "provider", "model", "input_price_per_million_usd", "output_price_per_million_usd"),
-        *("context_tokens", "groups"),
-    )
+    list_display = ("name", "provider", "model", "price", "window", "groups")
     list_filter = ("provider", "provider__dialect")
     list_select_related = ("provider",)
     search_fields = ("name", "model", "provider__name")
-    search_help_text = "The name, the upstream name or the provider's name."
-    fieldsets = (
-        (None, {"fields": ("provider", ("name", "model"))}),
-        ("Prices", PRICES),
-        ("What it can do", ABILITIES),
-        ("Validation", VALIDATION),
-    )
+    search_help_text = "Name, upstream name or provider."
+    empty_hint = "A model of a provider: the name that goes there, and what is known of it."
+    fieldsets = ((None, {"fields": Lines(("provider", *BASICS))}), *MODEL_SECTIONS)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ProviderModel]:
         found: QuerySet[ProviderModel] = super().get_queryset(request)
@@ -190,6 +211,15 @@ class ProviderModelAdmin(ModelAdmin):
         self, request: HttpRequest, obj: ProviderModel | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
         return type("AloneForm", (_ModelAlone, super().get_form(request, obj, change=change, **kwargs)), {})
+
+    @display(description="Input / output, $ per million", ordering="input_price_per_million_usd")
+    def price(self, model: ProviderModel) -> str:
+        prices = (model.input_price_per_million_usd, model.output_price_per_million_usd)
+        return "unknown" if prices == (None, None) else " / ".join("?" if p is None else f"{p:.6g}" for p in prices)
+
+    @display(description="Context, tokens", ordering="context_tokens")
+    def window(self, model: ProviderModel) -> str:
+        return "unknown" if model.context_tokens is None else f"{model.context_tokens:,}"
 
     @display(description="Groups")
     def groups(self, model: ProviderModel) -> str:
@@ -210,30 +240,37 @@ class OrderedInline(StackedInline):
     extra = 0
     ordering_field = "position"
     hide_ordering_field = True
-    collapsible = True
+    template_before = "routing/hint.html"
 
 
 class TargetInline(OrderedInline):
     model = Target
     form = TargetForm
     autocomplete_fields = ("provider_model",)
+    hint = (
+        "The models that may answer. Their order counts for static and failover, the weights for weighted, and for "
+        "dynamic_score until enough has been measured."
+    )
     fieldsets = (
-        (None, {"fields": ("position", ("provider_model", "weight"), "tags")}),
+        (None, {"fields": ("position", "provider_model", ("weight", "tags"))}),
         (
             "More",
             {
-                "classes": ("collapse",),
+                "classes": FOLDED,
                 "fields": Lines(
                     (
                         ("provider", "model"),
-                        ("tier", "region"),
                         ("tool_only", "max_in_flight"),
+                        ("tier", "region"),
                         "overrides",
                     )
                 ),
             },
         ),
     )
+
+    def get_extra(self, request: HttpRequest, obj: ModelGroup | None = None, **kwargs: Any) -> int:
+        return 1 if obj is None else 0
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Target]:
         targets: QuerySet[Target] = super().get_queryset(request)
@@ -243,15 +280,24 @@ class TargetInline(OrderedInline):
 class ScoreTermInline(OrderedInline):
     model = ScoreTerm
     form = ScoreTermForm
+    classes = (SCORED,)
+    hint = (
+        "What makes a target good. Of the terms that apply to a request, the average by share is the score. Without any: "
+        "0.25 cost_score + 0.25 latency_score + 0.2 throughput_score + 0.3 reliability_score."
+    )
     fieldsets = (
         (None, {"fields": ("position", ("name", "share"), "expression", "when")}),
-        ("Tags and weights", {"classes": ("collapse",), "fields": Lines((("require_tags", "prefer_tags"), "weights"))}),
+        ("Tags and weights", {"classes": FOLDED, "fields": Lines((("require_tags", "prefer_tags"), "weights"))}),
     )
 
 
 class EvaluationMetadataInline(OrderedInline):
     model = EvaluationMetadata
     form = EvaluationMetadataForm
+    classes = (SCORED,)
+    verbose_name = "evaluation"
+    verbose_name_plural = "evaluations"
+    hint = "Measured quality of targets, for eval_quality_score. Counts before what stands in a model's validation."
     fieldsets = (
         (
             None,
@@ -271,20 +317,24 @@ class EvaluationMetadataInline(OrderedInline):
 class ModelGroupAdmin(PageAdmin):
     form = ModelGroupForm
     inlines = (TargetInline, ScoreTermInline, EvaluationMetadataInline)
-    list_display = ("name", "strategy", "target_list", "tag_list", "description")
+    list_display = ("name", "chosen_by", "target_list", "description")
     list_filter = ("strategy", "targets__provider_model__provider")
     search_fields = ("name", "description", "targets__provider_model__name", "targets__model")
+    search_help_text = "The group's name or a target's."
+    empty_hint = "A model group is a model name that your applications ask for, and the models that may answer."
     fieldsets = (
-        (None, {"fields": ("name", "description", ("strategy", "model_identity"))}),
+        (None, {"fields": ("name", "description", "strategy")}),
         (
-            "Attempts",
+            "Attempts and answers",
             {
-                "classes": ("collapse",),
+                "classes": FOLDED,
+                "description": "How many targets one request may try, and how long a target rests after a rate limit.",
                 "fields": Lines(
                     (
                         ("attempts_max", "attempts_deadline_ms"),
                         ("retry_percent", "retry_min_per_second"),
                         ("cool_down_default_ms", "cool_down_max_ms"),
+                        "model_identity",
                     )
                 ),
             },
@@ -292,8 +342,8 @@ class ModelGroupAdmin(PageAdmin):
         (
             "Failing targets",
             {
-                "classes": ("collapse",),
-                "description": "For every strategy.",
+                "classes": FOLDED,
+                "description": "When a target is left out after failures, and how it comes back.",
                 "fields": Lines(
                     (
                         ("max_consecutive_failures", "probe_successes"),
@@ -305,20 +355,24 @@ class ModelGroupAdmin(PageAdmin):
         (
             "Scores",
             {
-                "description": "From here on only for the strategy dynamic_score.",
-                "fields": (
-                    ("max_score_adjustment_percent", "normalization"),
-                    ("min_observations", "observation_window_seconds"),
-                    ("fast_half_life_seconds", "prior_strength"),
-                    ("contrast", "near_tie"),
-                    "client_cancellations",
+                "classes": (*FOLDED, SCORED),
+                "description": "How targets are measured, and how much that decides.",
+                "fields": Lines(
+                    (
+                        ("max_score_adjustment_percent", "normalization"),
+                        ("min_observations", "observation_window_seconds"),
+                        ("fast_half_life_seconds", "prior_strength"),
+                        ("contrast", "near_tie"),
+                        "client_cancellations",
+                    )
                 ),
             },
         ),
         (
             "Conversations",
             {
-                "classes": ("collapse",),
+                "classes": (*FOLDED, SCORED),
+                "description": "The requests of one conversation stay with one target while it can serve them.",
                 "fields": Lines(
                     (
                         ("affinity_enabled", "affinity_sliding"),
@@ -329,36 +383,10 @@ class ModelGroupAdmin(PageAdmin):
             },
         ),
         (
-            "Targets must have",
-            {
-                "classes": ("collapse",),
-                "fields": Lines(
-                    (
-                        ("require_requested_api_skin", "require_input_modalities"),
-                        ("require_tool_support_when_tools_present", "require_forced_tool_choice_support"),
-                        ("require_structured_output_support", "require_reasoning_support_when_requested"),
-                        "require_honors_max_tokens_when_caller_capped",
-                    )
-                ),
-            },
-        ),
-        (
-            "Signals",
-            {
-                "classes": ("collapse",),
-                "fields": Lines(
-                    (
-                        ("signal_cost", "signal_observed_performance", "signal_evaluation_metadata"),
-                        ("signal_request_shape", "signal_complexity", "signal_prompt_features"),
-                        ("prompt_features", "prompt_scan_bytes"),
-                    )
-                ),
-            },
-        ),
-        (
             "Limits on targets",
             {
-                "classes": ("collapse",),
+                "classes": (*FOLDED, SCORED),
+                "description": "A target beyond one of these is left out while others are not.",
                 "fields": Lines(
                     (
                         ("max_error_rate", "max_timeout_rate"),
@@ -370,7 +398,42 @@ class ModelGroupAdmin(PageAdmin):
                 ),
             },
         ),
+        (
+            "Targets must have",
+            {
+                "classes": (*FOLDED, SCORED),
+                "description": "Tools, forced tool choice and structured output: a target that does not declare them gets "
+                "no request that needs them. The other four hold anyway; on, a group of which no target could pass is "
+                "refused here. All are off by default.",
+                "fields": Lines(
+                    (
+                        ("require_tool_support_when_tools_present", "require_forced_tool_choice_support"),
+                        ("require_structured_output_support", "require_reasoning_support_when_requested"),
+                        ("require_requested_api_skin", "require_input_modalities"),
+                        "require_honors_max_tokens_when_caller_capped",
+                    )
+                ),
+            },
+        ),
+        (
+            "Signals",
+            {
+                "classes": (*FOLDED, SCORED),
+                "description": "What scores and conditions may look at. Off: its scores are 0.5 for every target, and "
+                "conditions on it never hold. All are on by default but prompt features, which read the prompt.",
+                "fields": Lines(
+                    (
+                        ("signal_cost", "signal_observed_performance", "signal_evaluation_metadata"),
+                        ("signal_request_shape", "signal_complexity", "signal_prompt_features"),
+                        ("prompt_features", "prompt_scan_bytes"),
+                    )
+                ),
+            },
+        ),
     )
+
+    class Media:
+        js = ("routing/strategy.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ModelGroup]:
         groups: QuerySet[ModelGroup] = super().get_queryset(request)
@@ -380,21 +443,20 @@ class ModelGroupAdmin(PageAdmin):
         targets, terms, evaluations = formsets
         return judge_group(form, targets, terms, evaluations)
 
+    @display(description="Strategy", ordering="strategy")
+    def chosen_by(self, group: ModelGroup) -> str:
+        return group.strategy
+
     @display(description="Targets and weights")
     def target_list(self, group: ModelGroup) -> str:
         return ", ".join(f"{target} {target.weight:g}" for target in group.targets.all())
 
-    @display(description="Tags")
-    def tag_list(self, group: ModelGroup) -> str:
-        return ", ".join(sorted({tag for target in group.targets.all() for tag in target.tags}))
-
 
 def credential(provider: Provider) -> str:
     """Where the key comes from and whether it is there, as this process sees it."""
+    there = key_files.is_there(provider.api_key_env, provider.api_key_file)
     if provider.api_key_env:
-        there = "set" if os.environ.get(provider.api_key_env) else "not set in this process"
-        return f"${provider.api_key_env}, {there}"
+        return f"${provider.api_key_env}, {'set' if there else 'not set in this process'}"
     if provider.api_key_file:
-        there = "readable" if os.access(Path(provider.api_key_file), os.R_OK) else "not readable by this process"
-        return f"{provider.api_key_file}, {there}"
+        return f"{provider.api_key_file}, {'readable' if there else 'not readable by this process'}"
     return "literal key" if provider.api_key else "none"

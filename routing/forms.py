@@ -3,10 +3,14 @@ page by the compiler, so that the admin and a file are told the same; each probl
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import FloatField, JSONField
+from django.db.models import Model as Row
+from django.forms.fields import InvalidJSONInput
 from django.forms.models import construct_instance
 from unfold.forms import PaginationInlineFormSet
 from unfold.widgets import (
@@ -17,10 +21,11 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from routing import models, store
+from routing import key_files, models, store
 from routing.core import document
 from routing.core.compile import compile_document
 from routing.core.errors import ConfigurationError
+from routing.core.expressions import NAMES
 from routing.core.reading import below, read
 
 if TYPE_CHECKING:
@@ -61,6 +66,73 @@ class WordsField(forms.CharField):
             return bool((initial or []) != self.to_python(data))
         except ValidationError:
             return True
+
+
+class NumberField(forms.FloatField):
+    """Shows 70 where the column holds 70.0."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+class JsonField(forms.JSONField):
+    """Shown in lines that can be read, and empty where there is nothing; refuses what the file refuses: a key twice, and
+    words that are no JSON."""
+
+    def __init__(self, *, show_hidden_initial: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        if isinstance(value, InvalidJSONInput):
+            return value
+        if value in (None, {}, []):
+            return ""
+        short = json.dumps(value, ensure_ascii=False)
+        return short if len(short) <= JSON_LINE else json.dumps(value, ensure_ascii=False, indent=2)
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """As it was typed."""
+        return initial if self.disabled else InvalidJSONInput(data or "")
+
+    def to_python(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if not value.strip():
+            return self.initial() if callable(self.initial) else None
+        try:
+            return json.loads(value, object_pairs_hook=_each_key_once, parse_constant=_no_constant)
+        except json.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise ValidationError(f"This is not JSON: {error.msg} at {where}.", code="invalid") from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, a nest of thousands of brackets
+            raise ValidationError("A number is too long, or brackets are nested too deep.", code="invalid") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read_so_far: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in read_so_far:
+            raise ValidationError(f"The key {json.dumps(key[:64], ensure_ascii=False)} is given twice.", code="invalid")
+        read_so_far[key] = value
+    return read_so_far
+
+
+def _no_constant(word: str) -> Any:
+    raise ValidationError(f"{word} is no JSON number.", code="invalid")
+
+
+JSON_LINE = 72
+"""The longest JSON that is shown in one line."""
+
+
+def _kinds(model: type[Row]) -> dict[str, type[forms.Field]]:
+    """The fields for columns that Django's own would show as they are stored."""
+    kinds: dict[type, type[forms.Field]] = {FloatField: NumberField, JSONField: JsonField}
+    return {each.name: kinds[type(each)] for each in model._meta.fields if type(each) in kinds}
+
+
+def _code(rows: int) -> UnfoldAdminTextareaWidget:
+    return UnfoldAdminTextareaWidget(attrs={"rows": rows, "class": "pilotage-code", "spellcheck": "false"})
 
 
 class ChoicesField(forms.MultipleChoiceField):
@@ -138,7 +210,17 @@ class ProviderForm(ReadForm):
     class Meta:
         model = models.Provider
         exclude = ("api_key",)
-        widgets: ClassVar = {"headers": UnfoldAdminTextareaWidget(attrs={"rows": 3})}
+        field_classes: ClassVar = _kinds(models.Provider)
+        widgets: ClassVar = {"headers": _code(3)}
+        labels: ClassVar = {"api_key_env": "Environment variable", "api_key_file": "File"}
+        help_texts: ClassVar = {
+            "name": "How targets and the configuration file call it. 1 to 64 of a-z, 0-9, '.', '_' and '-'.",
+            "dialect": "The API that is spoken at the base URL; callers of this dialect are passed through unchanged.",
+            "api_key_env": "Its name, such as OPENAI_API_KEY, not the key. Each gateway process reads its own environment.",
+            "api_key_file": "Its path, as each gateway process sees it. Read again when the file changes.",
+            "allow_private_addresses": "For a host name that resolves to a private or loopback address, such as another "
+            "container. A base URL that is literally 127.0.0.0/8, ::1 or localhost is always allowed.",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -177,8 +259,24 @@ class ProviderModelForm(ReadForm):
     class Meta:
         model = models.ProviderModel
         fields = ("provider", "name", *store.PROVIDER_MODEL)
-        widgets: ClassVar = {
-            name: UnfoldAdminTextareaWidget(attrs={"rows": 3}) for name in ("tool_support", "reasoning", "validation")
+        field_classes: ClassVar = _kinds(models.ProviderModel)
+        widgets: ClassVar = {name: _code(3) for name in ("tool_support", "reasoning", "validation")}
+        labels: ClassVar = {
+            "input_price_per_million_usd": "Input price, $ per million",
+            "output_price_per_million_usd": "Output price, $ per million",
+            "cached_input_price_per_million_usd": "Cached input price",
+            "cache_write_price_per_million_usd": "Cache write price",
+            "cache_write_1h_price_per_million_usd": "Cache write price, one hour",
+        }
+        help_texts: ClassVar = {
+            "name": "What targets call it, the file's model_ref. 1 to 64 of a-z, 0-9, '.', '_' and '-'.",
+            "model": "The model name that goes to the provider, as the provider spells it.",
+            "max_output_tokens": "A request with a larger cap goes elsewhere. Empty: no limit known.",
+            "input_price_per_million_usd": "US dollars for a million tokens. Empty: unknown; 0: known to be free.",
+            "output_price_per_million_usd": "Likewise. Both are needed for the cost score.",
+            "cached_input_price_per_million_usd": "For input read from the provider's cache; US dollars per million.",
+            "cache_write_price_per_million_usd": "For input written to the cache; US dollars per million.",
+            "cache_write_1h_price_per_million_usd": "For an hour in the cache; US dollars per million.",
         }
 
     def plain(self) -> dict[str, Any]:
@@ -194,12 +292,36 @@ class ModelGroupForm(ReadForm):
     class Meta:
         model = models.ModelGroup
         fields = ("name", *store.MODEL_GROUP)
+        field_classes: ClassVar = {
+            name: kind for name, kind in _kinds(models.ModelGroup).items() if name != "prompt_features"
+        }
+        help_texts: ClassVar = {
+            "name": "The model name that callers ask for. 1 to 64 of a-z, 0-9, '.', '_' and '-'.",
+            "description": "For people.",
+            "strategy": "How one of the targets is chosen. The settings and score terms of dynamic_score show with it.",
+            "model_identity": "What answers say in “model”. Default: the upstream model's name.",
+            "normalization": "Default: ratio.",
+            "client_cancellations": "Whether they count against the target. Default: when nothing had come yet.",
+            "when_all_excluded": "When every target is beyond a limit. Default: the least bad target.",
+            "max_score_adjustment_percent": "How far scores may move traffic away from the weights, in percent. "
+            "0: not at all; 100: scores alone. Default 70.",
+        }
 
     def plain(self) -> dict[str, Any]:
         return store.plain_group(self.instance, (), (), ())
 
 
-class TargetForm(ReadForm):
+class PlacedForm(ReadForm):
+    """A row of an ordered part of a page. A new one has no position until `PageFormSet` gives it the last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["position"].required = False
+        if self.instance.pk is None:
+            self.initial["position"] = None
+
+
+class TargetForm(PlacedForm):
     kind = document.Target
     columns: ClassVar[store.Columns] = {
         **store.TARGET,
@@ -207,7 +329,7 @@ class TargetForm(ReadForm):
         "provider_model": ("model_ref",),
     }
 
-    tags = WordsField(required=False)
+    tags = WordsField(required=False, help_text="Words with commas between them, for the tags of score terms.")
 
     class Meta:
         model = models.Target
@@ -215,7 +337,16 @@ class TargetForm(ReadForm):
             *("position", "provider_model", "provider", "model", "weight", "tags", "tool_only", "tier", "region"),
             *("max_in_flight", "overrides"),
         )
-        widgets: ClassVar = {"overrides": UnfoldAdminTextareaWidget(attrs={"rows": 2})}
+        field_classes: ClassVar = {name: kind for name, kind in _kinds(models.Target).items() if name != "tags"}
+        widgets: ClassVar = {"overrides": _code(2), "position": forms.HiddenInput}
+        labels: ClassVar = {"provider_model": "Model", "provider": "Provider"}
+        help_texts: ClassVar = {
+            "provider_model": "One of the provider models. One that is not listed there: see More.",
+            "weight": "Share of the traffic, next to the other targets' weights; fractions are kept. "
+            "0: only when nothing else is left. Default 1.",
+            "tier": "For people and reports.",
+            "region": "For people and reports.",
+        }
 
     def plain(self) -> dict[str, Any]:
         return store.plain_target(self.instance)
@@ -236,35 +367,60 @@ class TargetForm(ReadForm):
         return "provider_model" if column == "provider" and self.instance.provider is None else column
 
 
-class ScoreTermForm(ReadForm):
+CONDITIONS = tuple(each.name for each in fields(document.When))
+
+
+class ScoreTermForm(PlacedForm):
     kind = document.ScoreTerm
     columns = store.SCORE_TERM
 
-    require_tags = WordsField(required=False, help_text="Targets without them are out while this term applies.")
-    prefer_tags = WordsField(required=False, help_text="Each adds 0.05 to the target's score.")
+    require_tags = WordsField(
+        required=False,
+        help_text="Words with commas between them. Targets without them are out while this term applies.",
+    )
+    prefer_tags = WordsField(
+        required=False, help_text="Words with commas between them. Each adds 0.05 to the score of a target that has it."
+    )
 
     class Meta:
         model = models.ScoreTerm
         fields = ("position", *store.SCORE_TERM)
+        field_classes: ClassVar = {
+            name: kind for name, kind in _kinds(models.ScoreTerm).items() if not name.endswith("_tags")
+        }
         widgets: ClassVar = {
-            "expression": UnfoldAdminTextareaWidget(attrs={"rows": 2}),
-            "when": UnfoldAdminTextareaWidget(attrs={"rows": 2}),
-            "weights": UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+            "expression": _code(2),
+            "when": _code(2),
+            "weights": _code(2),
+            "position": forms.HiddenInput,
+        }
+        labels: ClassVar = {"when": "Applies when"}
+        help_texts: ClassVar = {
+            "name": "Stands in records.",
+            "expression": "For example 0.6 * cost_score + 0.4 * latency_score. Scores, from 0 to 1, higher is better: "
+            f"{', '.join(NAMES)}. Functions: min, max, clamp.",
+            "when": 'Empty: always. Else as JSON, all must hold: {"complexity_lte": "standard", "tools": true}. Keys: '
+            f"{', '.join(CONDITIONS)}.",
+            "share": "Weight of this term among those that apply. 0 or more, default 1.",
         }
 
     def plain(self) -> dict[str, Any]:
         return store.plain_term(self.instance)
 
 
-class EvaluationMetadataForm(ReadForm):
+class EvaluationMetadataForm(PlacedForm):
     kind = document.EvaluationMetadata
     columns = store.EVALUATION
 
-    tags = WordsField(required=False)
+    tags = WordsField(required=False, help_text="Words with commas between them.")
 
     class Meta:
         model = models.EvaluationMetadata
         fields = ("position", *store.EVALUATION)
+        field_classes: ClassVar = {
+            name: kind for name, kind in _kinds(models.EvaluationMetadata).items() if name != "tags"
+        }
+        widgets: ClassVar = {"position": forms.HiddenInput}
 
     def plain(self) -> dict[str, Any]:
         return store.plain_evaluation(self.instance)
@@ -278,8 +434,18 @@ class PageFormSet(PaginationInlineFormSet):
 
     def clean(self) -> None:
         super().clean()
+        self._place_new_rows()
         if self.judge is not None and self.judge():
             raise ValidationError("Not saved: see the fields above.")
+
+    def _place_new_rows(self) -> None:
+        """After all that have a position, in the order of the page."""
+        placed = [form for form in self.forms if isinstance(form, PlacedForm)]
+        last = max((form.instance.position for form in placed if form.instance.position is not None), default=-1)
+        for form in placed:
+            if form.instance.position is None:
+                last += 1
+                form.instance.position = last
 
     def live(self) -> list[ReadForm]:
         """The forms whose rows will be there after saving, in their order."""
@@ -345,10 +511,12 @@ def _compiled(section: str, name: str, plain: dict[str, Any]) -> list[tuple[str,
     if value is not None:
         providers = {**stored.providers, name: value} if section == "providers" else stored.providers
         groups = {name: value} if section == "models" else {}
+        whole = document.Document(providers=providers, models=groups)
         try:
-            compile_document(document.Document(providers=providers, models=groups))
+            compile_document(whole)
         except ConfigurationError as error:
             problems = list(error.problems)
+        problems += key_files.problems(whole)
     above = below(section, name)
     return [
         (problem.path[len(above) :].removeprefix("."), problem.message)

@@ -17,7 +17,21 @@ def pending_problems(request: HttpRequest) -> tuple[Problem, ...]:
     return publish.pending() if sees else ()
 
 
+@register.simple_tag
+def serving_number() -> int | None:
+    """The Revision that is served. `None`: none yet."""
+    return publish.latest()
+
+
 @register.filter
 def change_kind(line: str) -> str:
     """`added`, `removed` or `changed`, by the first character of a change."""
     return {"+": "added", "-": "removed"}.get(line[:1], "changed")
+
+
+@register.filter
+def change_summary(diff: str) -> str:
+    """The first change, and how many more there are."""
+    lines = diff.splitlines()
+    more = f", and {len(lines) - 1:,} more" if len(lines) > 1 else ""
+    return f"{lines[0][:100]}{more}" if lines else "none"

@@ -44,7 +44,7 @@ def form_of(client: Client, url: str) -> dict[str, Any]:
 
 
 def _parts(inline: Any) -> list[Any]:
-    return [inline.formset.management_form, *inline.formset.initial_forms]
+    return [inline.formset.management_form, *inline.formset.forms]
 
 
 def add_inline(data: dict[str, Any], prefix: str, **fields: Any) -> None:
