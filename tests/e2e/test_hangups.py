@@ -37,7 +37,7 @@ def leaves_and_is_noticed(
     before = len(served.ends())
     left_at = time.monotonic()
     leave(connection)
-    simulator.until(lambda: simulator.counters()["in_flight"] == 0, what="the end of the call", seconds=10)
+    simulator.until(lambda: simulator.counters()["in_flight"] == 0, what="the end of the call", seconds=3)
     took = time.monotonic() - left_at
     counters = simulator.counters()
     assert (counters["cancelled"], counters["answered"]) == (1, 0)

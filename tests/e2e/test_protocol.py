@@ -549,3 +549,17 @@ def test_a_stream_comes_event_by_event(served: Served, simulator: SimulatorProce
             pieces.append(piece)
     words = [len(re.findall(rb'"content":"[^"]', piece)) for piece in pieces]
     assert (sum(words), max(words)) == (6, 1)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_broken_stream_ends_in_an_error_event_and_on_uvicorn_without_an_end(
+    served: Served, simulator: SimulatorProcess, path: str
+) -> None:
+    simulator.set(cut_rate=1)
+    reply = post(served, path, HELLO | {"stream": True})
+    last = reply.body.rstrip().splitlines()[-1]
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert (reply.status, error["type"]) == (200, "upstream_error" if path == CHAT else "api_error")
+    assert b"[DONE]" not in reply.body
+    assert b"message_stop" not in reply.body
+    assert reply.whole == (served.server == "daphne")

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from http.client import HTTPResponse
+from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 
 Pairs = Sequence[tuple[str, str]]
@@ -18,6 +18,8 @@ class Reply:
     headers: tuple[tuple[str, str], ...]
     """Names in lower case, in order."""
     body: bytes
+    whole: bool = True
+    """False: the connection ended before the body did."""
 
     def header(self, name: str) -> str | None:
         """The only value of that field; `None` when it is absent."""
@@ -49,12 +51,16 @@ def exchange(address: tuple[str, int], sent: bytes, *, method: str = "POST", tim
 
 
 def read_reply(connection: socket.socket, *, method: str = "POST") -> Reply:
-    """One whole answer; a `HEAD` has no body."""
+    """One answer, to its end or the connection's; a `HEAD` has no body."""
     with contextlib.closing(HTTPResponse(connection, method=method)) as response:
         response.begin()
-        body = response.read()
+        whole = True
+        try:
+            body = response.read()
+        except IncompleteRead as error:
+            body, whole = error.partial, False
         headers = tuple((name.lower(), value) for name, value in response.getheaders())
-        return Reply(status=response.status, headers=headers, body=body)
+        return Reply(status=response.status, headers=headers, body=body, whole=whole)
 
 
 def request(

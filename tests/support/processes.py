@@ -44,6 +44,8 @@ class Process:
         folder.mkdir(parents=True, exist_ok=True)
         self.out = folder / "stdout"
         self.err = folder / "stderr"
+        self._said_before = [file.stat().st_size if file.exists() else 0 for file in (self.out, self.err)]
+        """Bytes in both files that an earlier process in this folder has written."""
         inherited = {
             k: v for k, v in os.environ.items() if not k.startswith(("PILOTAGE_", "DATABASE_URL", "REDIS_URL"))
         }
@@ -87,7 +89,9 @@ class Process:
             time.sleep(0.02)
 
     def output(self) -> str:
-        return self.out.read_text(errors="replace") + self.err.read_text(errors="replace")
+        """What this process has said so far."""
+        files = zip((self.out, self.err), self._said_before, strict=True)
+        return "".join(file.read_bytes()[before:].decode(errors="replace") for file, before in files)
 
     def signal(self, number: int) -> None:
         self._popen.send_signal(number)
