@@ -399,7 +399,31 @@ class Environment:
         "PILOTAGE_MAX_IN_FLIGHT",
         Integer(1, 100_000),
         "1024",
-        "Requests under `/v1/` that one process works on at a time; a further one is answered 503 at once.",
+        "Requests under `/v1/` that one process works on at a time; further ones wait.",
+    )
+    max_queued: int = _variable(
+        "PILOTAGE_MAX_QUEUED",
+        Integer(0, 100_000),
+        "512",
+        "Requests that may wait in one process for their turn; a further one is refused at once. See docs/overload.md.",
+    )
+    queue_seconds: float = _variable(
+        "PILOTAGE_QUEUE_SECONDS",
+        Number(0.05, 300, "seconds"),
+        "5",
+        "How long a request may wait for its turn. One that would have to wait longer is refused at once.",
+    )
+    max_body_bytes_held: int = _variable(
+        "PILOTAGE_MAX_BODY_BYTES_HELD",
+        Bytes(2048, 1024 * 1024 * MIB),
+        "512MiB",
+        "What the request bodies that one process holds may take in all: at least twice PILOTAGE_MAX_REQUEST_BYTES.",
+    )
+    max_memory_bytes: int = _variable(
+        "PILOTAGE_MAX_MEMORY_BYTES",
+        Bytes(0, 1024 * 1024 * MIB),
+        "0",
+        "The resident memory of one process above which new requests are refused. 0: no bound.",
     )
     head_seconds: float = _variable(
         "PILOTAGE_HEAD_SECONDS",
@@ -458,6 +482,8 @@ def read(environ: Mapping[str, str]) -> Environment:
             problems.append(f"{setting.name}: {_shown(setting, text)} is not allowed; expected {setting.bounds}")
     if not problems and values["spool_max_bytes"] < values["spool_file_bytes"]:
         problems.append("PILOTAGE_SPOOL_MAX_BYTES: must not be less than PILOTAGE_SPOOL_FILE_BYTES")
+    if not problems and values["max_body_bytes_held"] < 2 * values["max_request_bytes"]:
+        problems.append("PILOTAGE_MAX_BODY_BYTES_HELD: must be at least twice PILOTAGE_MAX_REQUEST_BYTES")
     if problems:
         raise BadEnvironment(problems)
     return Environment(**values)

@@ -12,6 +12,7 @@ from accounts.core.directory import Token
 from gateway.dialects import anthropic_messages
 from gateway.dialects.neutral import DialectModule
 from gateway.dialects.registry import BY_NAME
+from gateway.relay.admission import MIB, Admission
 from gateway.relay.attempt import RetryBudget
 from gateway.relay.catalogue import model, models
 from gateway.relay.exchange import Endpoint, Exchange, authenticate
@@ -73,6 +74,10 @@ class Relay:
         pepper: bytes,
         max_request_bytes: int,
         max_in_flight: int,
+        max_queued: int = 0,
+        queue_seconds: float = 5.0,
+        max_body_bytes_held: int = 512 * MIB,
+        max_memory_bytes: int = 0,
         clock: Callable[[], float],
         wall: Callable[[], float],
         draining: Callable[[], bool] = lambda: False,
@@ -85,11 +90,16 @@ class Relay:
         self.spool = spool
         self.pepper = pepper
         self.max_request_bytes = max_request_bytes
-        self.max_in_flight = max_in_flight
+        self.admission = Admission(
+            max_in_flight=max_in_flight,
+            max_queued=max_queued,
+            queue_seconds=queue_seconds,
+            max_body_bytes_held=max_body_bytes_held,
+            max_memory_bytes=max_memory_bytes,
+        )
         self.clock = clock
         self.wall = wall
         self.draining = draining
-        self.in_flight = 0
         self._lines = lines
         self._known: Catalog | None = None
         self._budgets: dict[str, RetryBudget] = {}
@@ -107,13 +117,8 @@ class Relay:
         id = new_id()
         if endpoint is None or scope["method"] != "POST":
             return await self._other(scope, send, path, endpoint, id)
-        if self.in_flight >= self.max_in_flight:
-            return await self._refuse(Refusal("overloaded", retry_after_s=1), endpoint.dialect, send, id)
-        self.in_flight += 1
-        try:
-            await Exchange(self, endpoint, scope, receive, send, id).run()
-        finally:
-            self.in_flight -= 1
+        await Exchange(self, endpoint, scope, receive, send, id).run()
+        return None
 
     def _forget_removed(self) -> None:
         """A new configuration serves: what is remembered of groups that it no longer has can go."""
@@ -124,6 +129,10 @@ class Relay:
             self._budgets = {name: budget for name, budget in self._budgets.items() if name in catalog.groups}
 
     # -- what an exchange needs of its process
+
+    @property
+    def in_flight(self) -> int:
+        return self.admission.in_flight
 
     def tell(self, record: EndRecord) -> None:
         self.spool.end(record)

@@ -13,6 +13,7 @@ from accounts.core.errors import Unauthenticated
 from gateway.dialects import anthropic_messages
 from gateway.dialects.neutral import BadRequest, Call, DialectModule, MalformedAnswer, Usage
 from gateway.dialects.shape import shape_of
+from gateway.relay.admission import Place, read_in_turn
 from gateway.relay.attempt import (
     MAX_ERROR_BYTES,
     AttemptFailed,
@@ -27,6 +28,7 @@ from gateway.relay.messages import (
     BodyTooLarge,
     ClientLeft,
     Header,
+    Message,
     Receive,
     Scope,
     Send,
@@ -101,7 +103,9 @@ class Exchange:
         "now",
         "outcome",
         "output_bytes",
+        "place",
         "query",
+        "queued_s",
         "receive",
         "relay",
         "request_bytes",
@@ -131,6 +135,8 @@ class Exchange:
         self.catalog: Catalog | None = relay.snapshot.catalog
         self.directory: Directory | None = relay.snapshot.directory
         self.token: Token | None = None
+        self.place: Place | None = None
+        self.queued_s = 0.0
         self.call: Call | None = None
         self.group: Group | None = None
         self.shape: RequestShape | None = None
@@ -180,12 +186,22 @@ class Exchange:
                 watcher.cancel()
             if self.downstream is not None and self.downstream.started:
                 self.status = 200
+            if self.place is not None:
+                self.relay.admission.leave(self.place, now=self.relay.clock())
             self._record()
 
     async def _run(self) -> None:
         catalog, token = self._identify()
         endpoint = self.endpoint
-        call = self.call = await self._decode()
+        declared = self._declared_length()
+        relay = self.relay
+        place = self.place = relay.admission.enter(token.caller.name, declared or 0, now=self.started_at)
+        if place.admitted:
+            body = await self._read(declared)
+        else:
+            body = await self._read_in_turn(place, declared)
+            catalog, token = self._identify()
+        call = self.call = await self._decode(body)
         self.model_named = call.model
         group = catalog.groups.get(call.model)
         if group is None:
@@ -200,7 +216,6 @@ class Exchange:
         self.shape = shape_of(call, headers=dict(self.headers), caller=caller.name, group=group)
         if large:
             await asyncio.sleep(0)
-        relay = self.relay
         self.now = now = relay.clock()
         decision = self.decision = decide(
             group,
@@ -244,19 +259,50 @@ class Exchange:
         )
         return catalog, token
 
-    async def _decode(self) -> Call:
+    def _declared_length(self) -> int | None:
+        """What the head says of the body. Raises `Refusal` for a body that is not wanted, before anything is read of it."""
         declared: int | None = None
         for name, value in self.headers:
             if name == b"content-length":
                 declared = int(value) if value.isdigit() and len(value) < 16 else None
             elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
                 raise Refusal("unsupported_content_encoding")
-        limit = self.relay.max_request_bytes
+        if declared is not None and declared > self.relay.max_request_bytes:
+            raise self._too_large()
+        return declared
+
+    def _too_large(self) -> Refusal:
+        return Refusal("request_too_large", f"The request body is larger than {self.relay.max_request_bytes:,} bytes.")
+
+    async def _read(self, declared: int | None) -> bytes:
+        receive = self.receive if declared is not None else self._receive_weighed
         try:
-            body = await read_body(self.receive, declared=declared, limit=limit)
+            body = await read_body(receive, declared=declared, limit=self.relay.max_request_bytes)
         except BodyTooLarge as error:
-            raise Refusal("request_too_large", f"The request body is larger than {limit:,} bytes.") from error
+            raise self._too_large() from error
         self.request_bytes = len(body)
+        return body
+
+    async def _receive_weighed(self) -> Message:
+        """A piece of a body of undeclared length counts when it comes."""
+        message = await self.receive()
+        assert self.place is not None
+        self.relay.admission.grow(self.place, len(message.get("body", b"")))
+        return message
+
+    async def _read_in_turn(self, place: Place, declared: int | None) -> bytes:
+        relay = self.relay
+        try:
+            body = await read_in_turn(relay.admission, place, self._read(declared), self.receive)
+        finally:
+            admitted_at = place.since if place.admitted else relay.clock()
+            self.queued_s = admitted_at - self.started_at
+        # What was published and revoked meanwhile holds for this exchange too.
+        self.catalog = relay.snapshot.catalog
+        self.directory = relay.snapshot.directory
+        return body
+
+    async def _decode(self, body: bytes) -> Call:
         try:
             if len(body) <= STEPWISE_BYTES:
                 return self.endpoint.decode(body)

@@ -59,7 +59,10 @@ KINDS: dict[str, Kind] = {
     ),
     "no_healthy_target": Kind(503, "api_error", "Health keeps every target out and the group's policy says to fail."),
     "at_capacity": Kind(503, "api_error", "Every target is at its bound of requests in flight."),
-    "overloaded": Kind(503, "overloaded_error", "This gateway process is at its bound of requests in flight."),
+    "overloaded": Kind(503, "overloaded_error", "This gateway process is full, or at its bound of memory."),
+    "caller_over_share": Kind(
+        429, "rate_limit_error", "This gateway process is full, and this caller has far more than its share of it."
+    ),
     "not_ready": Kind(503, "api_error", "This gateway process has not loaded its configuration and callers yet."),
     "upstream_error": Kind(502, "api_error", "The provider could not be reached or gave no valid answer."),
     "upstream_server_error": Kind(502, "api_error", "The provider answered 5xx; the status is the provider's."),

@@ -96,6 +96,8 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     error_code: str | None = None
     duration_ms: float
     first_content_ms: float | None = None
+    queued_ms: float = 0.0
+    """Of `duration_ms`, in which it waited for its place in the process."""
     request_bytes: int = 0
     response_bytes: int = 0
     strategy: str | None = None
@@ -157,6 +159,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     duration_ms: float
     first_content_ms: float | None
+    queued_ms: float
     input_tokens: int | None
     output_tokens: int | None
     revision: int

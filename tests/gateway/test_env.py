@@ -37,6 +37,10 @@ def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is
         poll_seconds=0.5,
         max_request_bytes=32 * MIB,
         max_in_flight=1024,
+        max_queued=512,
+        queue_seconds=5.0,
+        max_body_bytes_held=512 * MIB,
+        max_memory_bytes=0,
         head_seconds=10.0,
         min_body_bytes_per_second=1024,
         write_stall_seconds=60.0,
@@ -175,6 +179,12 @@ def test_what_is_not_allowed_is_refused(variable: str, texts: list[str]) -> None
     for text in texts:
         with pytest.raises(BadEnvironment, match=variable):
             print("accepted:", text, read({variable: text}))
+
+
+def test_the_bodies_of_two_requests_must_fit_into_memory_at_least() -> None:
+    with pytest.raises(BadEnvironment) as error:
+        read({"PILOTAGE_MAX_REQUEST_BYTES": "1MiB", "PILOTAGE_MAX_BODY_BYTES_HELD": "2097151"})
+    assert error.value.problems == ["PILOTAGE_MAX_BODY_BYTES_HELD: must be at least twice PILOTAGE_MAX_REQUEST_BYTES"]
 
 
 def test_the_spool_must_hold_at_least_one_file() -> None:
