@@ -346,7 +346,7 @@ async def test_a_throttled_caller_is_told_the_wait_and_nobody_is_asked_before_it
 @in_loop
 async def test_a_later_shorter_wait_does_not_shorten_the_rest():
     clock = Clock()
-    late: Script = [Expect(), Pause(0.15), Send(json_answer(TOO_MANY, 429, retry_after="5"))]
+    late: Script = [Expect(), Pause(0.5), Send(json_answer(TOO_MANY, 429, retry_after="5"))]
     at_once: Script = [Expect(), Send(json_answer(TOO_MANY, 429, retry_after="60"))]
     async with (
         scripted(scripts=[late, at_once]) as a,
