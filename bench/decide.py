@@ -6,7 +6,8 @@ By the number of targets, and by the length of the prompt: a request is decoded,
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from bench.bodies import MODEL, Body, content
@@ -92,47 +93,37 @@ class Traffic:
         )
 
 
-def decide_us(group: Group, shape: RequestShape, *, calls: int, rounds: int = 5) -> float:
-    """CPU of one decision, while after each one an attempt changes what is known of its target."""
-    traffic = Traffic(group)
-
-    def with_decision() -> None:
-        traffic.attempt(traffic.choose(shape).candidates[0].target)
-
-    def without() -> None:
-        traffic.attempt(group.targets[0])
-
-    return cpu_us(with_decision, calls=calls, rounds=rounds) - cpu_us(without, calls=calls, rounds=rounds)
+def decide_us(choices: Sequence[tuple[Group, RequestShape]], *, times: int, rounds: int = 5) -> list[float]:
+    """CPU of one decision for each, while after every decision an attempt changes what is known of its target."""
+    calls: list[Callable[[], object]] = []
+    for group, shape in choices:
+        traffic = Traffic(group)
+        calls += [partial(_choose_and_attempt, traffic, shape), partial(traffic.attempt, group.targets[0])]
+    spent = cpu_us(calls, times=times, rounds=rounds)
+    return [both - attempt for both, attempt in zip(spent[::2], spent[1::2], strict=True)]
 
 
-def by_targets(*, calls: int) -> list[dict[str, float]]:
-    rows: list[dict[str, float]] = []
-    for targets in TARGETS:
-        group = some_group(targets)
-        us = decide_us(group, shape(some_call(500), group), calls=max(20, calls * 8 // targets))
-        rows.append({"targets": targets, "decide_us": round(us, 1)})
-    return rows
+def _choose_and_attempt(traffic: Traffic, shape: RequestShape) -> None:
+    traffic.attempt(traffic.choose(shape).candidates[0].target)
 
 
-def by_prompt(*, calls: int) -> list[dict[str, float]]:
+def by_targets(*, times: int) -> list[dict[str, float]]:
+    groups = [some_group(targets) for targets in TARGETS]
+    spent = decide_us([(group, shape(some_call(500), group)) for group in groups], times=times)
+    return [{"targets": targets, "decide_us": round(us, 1)} for targets, us in zip(TARGETS, spent, strict=True)]
+
+
+def by_prompt(*, times: int) -> list[dict[str, float]]:
     """`shape_named_us`: of a request that names its conversation, so that its beginning need not be read."""
     group = some_group(8)
-
-    def timed(call: Callable[[], object], prompt_bytes: int) -> float:
-        return round(cpu_us(call, calls=max(10, calls * 1_000 // (prompt_bytes + 1_000))), 1)
-
     rows: list[dict[str, float]] = []
     for size in PROMPT_BYTES:
         call = some_call(size)
-        rows.append(
-            {
-                "bytes": size,
-                "decode_us": timed(lambda call=call: CHAT.decode(call.body), size),
-                "shape_us": timed(lambda call=call: shape(call, group), size),
-                "shape_named_us": timed(lambda call=call: shape(call, group, NAMED), size),
-                "decide_us": round(decide_us(group, shape(call, group), calls=calls), 1),
-            }
-        )
+        steps = [partial(CHAT.decode, call.body), partial(shape, call, group), partial(shape, call, group, NAMED)]
+        decode, plain, named = cpu_us(steps, times=max(5, times * 1_000 // (size + 1_000)))
+        (choice,) = decide_us([(group, shape(call, group))], times=times)
+        spent = {"decode_us": decode, "shape_us": plain, "shape_named_us": named, "decide_us": choice}
+        rows.append({"bytes": size} | {name: round(us, 1) for name, us in spent.items()})
     return rows
 
 
@@ -141,8 +132,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="for bench.run")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    calls = 500 if options.quick else 2_000
-    found: dict[str, Any] = {"targets": by_targets(calls=calls), "prompts": by_prompt(calls=calls)}
+    times = 200 if options.quick else 1_000
+    found: dict[str, Any] = {"targets": by_targets(times=times), "prompts": by_prompt(times=times)}
     if options.json:
         json.dump(found, sys.stdout)
         return

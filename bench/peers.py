@@ -25,7 +25,7 @@ class Nginx:
     """What passing bytes on costs and nothing else: the floor."""
 
     name = home = "nginx"
-    title = "nginx, passing on"
+    title = "nginx, which passes bytes on"
 
     def install(self, folder: Path) -> str:
         binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")

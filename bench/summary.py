@@ -99,7 +99,9 @@ def write(measured: Measured, page: Path) -> None:
 
 def _where(measured: Measured) -> str:
     about, machine = measured.about, measured.about["machine"]
-    rounds = "one round of short series" if about["quick"] else f"medians of {about['rounds']} rounds"
+    rounds = "one round" if about["rounds"] == 1 else f"medians of {about['rounds']} rounds"
+    if about["quick"]:
+        rounds += " of short series"
     said = (
         f"{about['at']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}; "
         f"{rounds}."
@@ -257,7 +259,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _title(measured: Measured, name: str) -> str:
     titles: Mapping[str, str] = measured.about["titles"]
     version = measured.about["versions"].get(name)
-    return f"{titles[name]} {version}".strip() if version else titles[name]
+    return f"{titles[name]}, {version}" if version else titles[name]
 
 
 def _milliseconds(us: float | None) -> str:
