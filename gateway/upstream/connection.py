@@ -1,21 +1,20 @@
-"""One HTTP/1.1 connection to a provider, and the response that is under way on it.
+"""One connection to a provider, whatever is spoken on it, and the response that is under way on it.
 
-The parser (llhttp) refuses what is malformed; what is well-formed but not to be trusted is refused here. A connection
-carries one exchange at a time and is handed back only when nothing about it is in doubt.
+A connection carries one exchange at a time and is handed back only when nothing about it is in doubt. Waiting, time, caps and
+the end are here; `http1_connection.py` and `http2_connection.py` know the bytes.
 """
 
 import asyncio
 import select
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
-import httptools
 import msgspec
 
 from gateway.upstream.client import Headers
 from gateway.upstream.dialing import Dialed
-from gateway.upstream.errors import ConnectionLost, ProtocolError, ResponseTimeout, ResponseTooLarge, UpstreamError
+from gateway.upstream.errors import ConnectionLost, ResponseTimeout, ResponseTooLarge, UpstreamError
 
-_WRITE_WHOLE = 65_536
+WRITE_WHOLE = 65_536
 """Head and body up to this size go out in one write; a larger body follows its head in pieces of this size."""
 _SPILL_PIECES = 512
 """More pieces of a body than this are joined, so that a body of tiny chunks costs memory by its bytes."""
@@ -48,13 +47,12 @@ class Owner(Protocol):
     def lost(self, connection: "Connection") -> None: ...
 
 
-class Http1Response:
+class Response:
     """See `UpstreamResponse`. A `ResponseTimeout` of `receive` or `read` ends nothing: they may be called again."""
 
     __slots__ = (
         "_buffered",
         "_connection",
-        "_error",
         "_loop",
         "_pause_above",
         "_pieces",
@@ -62,6 +60,7 @@ class Http1Response:
         "_wake_at",
         "complete_by_eof",
         "content_length",
+        "error",
         "headers",
         "status",
     )
@@ -74,7 +73,8 @@ class Http1Response:
         self.content_length: int | None = None
         self._connection: Connection | None = connection
         self._loop = loop
-        self._error: UpstreamError | None = None
+        self.error: UpstreamError | None = None
+        """How it ended, if not well."""
         self._pieces: list[bytes] = []
         self._spill: bytearray | None = None
         self._buffered = 0
@@ -87,8 +87,8 @@ class Http1Response:
         while not self._buffered:
             connection = self._connection
             if connection is None:
-                if self._error is not None:
-                    raise self._error
+                if self.error is not None:
+                    raise self.error
                 return b""
             if not await connection.news(self, by):
                 raise ResponseTimeout("nothing more of the body came in time")
@@ -109,15 +109,15 @@ class Http1Response:
         if self._buffered > limit:
             self.close()
             raise ResponseTooLarge(f"a body of more than {limit} bytes")
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._take()
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.fail(ConnectionLost("the response was closed"))
-        elif self._error is None:
-            self._error = ConnectionLost("the response was closed")
+        elif self.error is None:
+            self.error = ConnectionLost("the response was closed")
         self._pieces.clear()
         self._spill = None
         self._buffered = 0
@@ -153,7 +153,11 @@ class Http1Response:
 
     def end(self, error: UpstreamError | None) -> None:
         self._connection = None
-        self._error = error
+        self.error = error
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._connection is not None
 
     @property
     def is_wanted(self) -> bool:
@@ -171,19 +175,13 @@ class Connection(Dialed):
 
     __slots__ = (
         "_bounds",
-        "_complete",
         "_deadline",
-        "_fault",
-        "_has_transfer_encoding",
         "_head_bytes",
         "_interim",
-        "_is_interim",
         "_is_made",
         "_keep",
-        "_last_piece",
         "_loop",
         "_owner",
-        "_parser",
         "_poll",
         "_quiet_bytes",
         "_read_paused",
@@ -210,8 +208,7 @@ class Connection(Dialed):
         self._owner = owner
         self._bounds = bounds
         self._loop = loop
-        self._parser = httptools.HttpResponseParser(self)
-        self._response: Http1Response | None = None
+        self._response: Response | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -220,59 +217,44 @@ class Connection(Dialed):
         self._read_paused = False
         self._write_paused = False
         self._unsent = False
+        """A part of the request has not been handed to the transport."""
         self._reset()
 
     def _reset(self) -> None:
+        """Forgets the last exchange."""
         self.heard = False
-        self._complete = False
-        self._fault: UpstreamError | None = None
-        self._has_transfer_encoding = False
         self._head_bytes = 0
         self._interim = 0
-        self._is_interim = False
         self._keep = False
-        self._last_piece = b""
+        """The answer leaves the connection fit for another request."""
         self._quiet_bytes = 0
 
     def is_ready(self) -> bool:
         """Open and silent. Bytes or an end that the loop has not read yet make an idle connection unfit for use."""
         return not (self.closed or self._poll.poll(0))
 
-    async def exchange(self, head: bytes, body: bytes, *, by: float) -> Http1Response:
-        """Sends the request and waits for the final head. Whatever it raises, the connection is closed then."""
-        response = Http1Response(self, self._loop, self._bounds.max_buffered_bytes)
+    async def exchange(self, head: bytes, body: bytes, *, by: float) -> Response:
+        """Sends the request and waits for the final head. Whatever it raises, the connection is closed then.
+
+        `head` is in the form of HTTP/1.1, as `RequestHead` builds it.
+        """
+        response = Response(self, self._loop, self._bounds.max_buffered_bytes)
         if self.closed:
             self._owner.finished(self, reusable=False)
             raise ConnectionLost("closed before the request")
         self._reset()
         self._response = response
-        if len(body) <= _WRITE_WHOLE:
-            self._transport.write(head + body)
-        else:
-            await self._write_pieces(response, head, body, by)
+        if not self._begin(head, body):
+            await self._send_rest(response, head, body, by)
         while not response.status:
-            if response._error is not None:
-                raise response._error
+            if response.error is not None:
+                raise response.error
             if not await self.news(response, by):
                 self.fail(ResponseTimeout("no response head came in time"))
         response.expect_body()
         return response
 
-    async def _write_pieces(self, response: Http1Response, head: bytes, body: bytes, by: float) -> None:
-        # An answer that comes before the request is out ends the sending; such a connection is not used again.
-        self._unsent = True
-        self._transport.write(head)
-        view = memoryview(body)
-        for start in range(0, len(body), _WRITE_WHOLE):
-            while self._write_paused and not response.status and response._connection is not None:
-                if not await self.news(response, by):
-                    self.fail(ResponseTimeout("the request could not be sent in time"))
-            if response.status or response._connection is None:
-                return
-            self._transport.write(view[start : start + _WRITE_WHOLE])
-        self._unsent = False
-
-    async def news(self, response: Http1Response, by: float) -> bool:
+    async def news(self, response: Response, by: float) -> bool:
         """Waits until something happened to `response` (`True`) or `by` has passed (`False`).
 
         Cancelled, it closes the connection at once, if `response` is still under way on it.
@@ -367,9 +349,8 @@ class Connection(Dialed):
     def data_received(self, data: bytes) -> None:
         response = self._response
         if response is None:
-            self.close()
+            self._feed_idle(data)
             return
-        self.heard = True
         if not response.status:
             room = self._bounds.max_head_bytes - self._head_bytes
             if len(data) > room:
@@ -391,39 +372,7 @@ class Connection(Dialed):
         else:
             self.fail(ResponseTooLarge(f"a response head of more than {self._bounds.max_head_bytes} bytes"))
 
-    def _feed(self, response: Http1Response, data: bytes) -> None:
-        is_body = response.status != 0
-        self._last_piece = b""
-        surplus = False
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not self._complete:
-                self.fail(self._fault or ProtocolError(f"the response is not HTTP/1.1: {error}"))
-                return
-            surplus = True
-        if self._complete:
-            self._finish(response, surplus=surplus or self._has_surplus(response, data))
-            return
-        if is_body:
-            self._quiet_bytes = 0 if self._last_piece else self._quiet_bytes + len(data)
-            if self._quiet_bytes > self._bounds.max_head_bytes:
-                self.fail(ResponseTooLarge("chunk framing or trailers without end"))
-                return
-        if response.status:
-            if response.is_ahead and not self._read_paused:
-                self._read_paused = True
-                self._transport.pause_reading()
-            if response.is_wanted:
-                self._wake()
-
-    def _has_surplus(self, response: Http1Response, data: bytes) -> bool:
-        """Whether `data` goes on after the message's end with line breaks, which the parser skips. In doubt: yes."""
-        if self._has_transfer_encoding:
-            return not (data.endswith(b"0\r\n\r\n") or (len(data) < 5 and b"0\r\n\r\n".endswith(data)))
-        return not data.endswith(self._last_piece or b"\r\n\r\n") or data.endswith(b"\r\n\r\n\r\n")
-
-    def _finish(self, response: Http1Response, *, surplus: bool) -> None:
+    def _finish(self, response: Response, *, surplus: bool) -> None:
         reusable = (
             self._keep
             and not surplus
@@ -432,7 +381,6 @@ class Connection(Dialed):
             and not self._transport.get_write_buffer_size()
         )
         self._response = None
-        self._last_piece = b""
         response.end(None)
         if reusable:
             self.resume_reading()
@@ -473,77 +421,30 @@ class Connection(Dialed):
             error.__cause__ = exc
             self.fail(error)
 
-    # What the parser tells.
+    # What a protocol adds.
 
-    def on_message_begin(self) -> None:
-        if self._complete:
-            raise _Surplus
+    def _begin(self, head: bytes, body: bytes) -> bool:
+        """Sends what can be sent without waiting; whether that was all."""
+        raise NotImplementedError
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        response = self._response
-        if response is None or response.status:
-            return  # a trailer: nobody asked for one
-        name = name.lower()
-        response.headers.append((name, value))
-        if name == b"content-length":
-            response.content_length = int(value)
-        elif name == b"transfer-encoding":
-            if self._has_transfer_encoding or value.strip().lower() != b"chunked":
-                self._refuse(ProtocolError("a transfer-encoding other than chunked"))
-            self._has_transfer_encoding = True
+    async def _send_rest(self, response: Response, head: bytes, body: bytes, by: float) -> None:
+        """Sends all, as the server takes it, and stops when the answer has begun or failed."""
+        raise NotImplementedError
 
-    def on_headers_complete(self) -> None:
-        response = self._response
-        assert response is not None
-        parser = self._parser
-        status = parser.get_status_code()
-        has_framing = self._has_transfer_encoding or response.content_length is not None
-        if status < 200:
-            self._accept_interim(response, status, has_framing)
-            return
-        if status > 599:
-            self._refuse(ProtocolError(f"the status {status} is none of HTTP"))
-        version = parser.get_http_version()
-        if version != "1.1" and (version != "1.0" or self._has_transfer_encoding):
-            self._refuse(ProtocolError(f"an answer in HTTP/{version}"))
-        if status in (204, 304):
-            self._keep = version == "1.1" and not has_framing and parser.should_keep_alive()
-        else:
-            # An answer in HTTP/1.0 may ask to be kept; too few of those servers can be believed.
-            self._keep = version == "1.1" and parser.should_keep_alive()
-            response.complete_by_eof = not has_framing
-        response.status = status
+    def _feed(self, response: Response, data: bytes) -> None:
+        raise NotImplementedError
 
-    def _accept_interim(self, response: Http1Response, status: int, has_framing: bool) -> None:
-        if status < 100:
-            self._refuse(ProtocolError(f"the status {status} is none of HTTP"))
-        if status == 101:
-            self._refuse(ProtocolError("an upgrade to another protocol that was not asked for"))
-        if has_framing:
-            self._refuse(ProtocolError("an interim answer with a body"))
+    def _feed_idle(self, data: bytes) -> None:
+        """Something comes while no answer is due."""
+        raise NotImplementedError
+
+    # What it may use.
+
+    def _count_interim(self) -> None:
         self._interim += 1
         if self._interim > self._bounds.max_interim:
             self._refuse(ResponseTooLarge(f"more than {self._bounds.max_interim} interim answers"))
-        self._is_interim = True
-        response.headers.clear()
 
-    def on_body(self, piece: bytes) -> None:
-        response = self._response
-        if response is not None:
-            response.add(piece)
-            self._last_piece = piece
-
-    def on_message_complete(self) -> None:
-        if self._is_interim:
-            self._is_interim = False
-        else:
-            self._complete = True
-
-    def _refuse(self, fault: UpstreamError) -> None:
-        """Stops the parser from inside one of its calls; `_feed` raises `fault` to the reader."""
-        self._fault = fault
+    def _refuse(self, fault: UpstreamError) -> NoReturn:
+        """From inside the reading of an answer; whoever reads it ends the exchange with `fault`."""
         raise fault
-
-
-class _Surplus(Exception):
-    """Bytes past the end of the message."""

@@ -3,13 +3,23 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Protocol
 
-from gateway.upstream.connection import Bounds, Connection
+from gateway.upstream.connection import Connection, Owner
 from gateway.upstream.credentials import RequestHead
-from gateway.upstream.dialing import Dialer, Resolver, TlsContexts
 from gateway.upstream.errors import AtCapacity, ConnectionLost
 from routing.core.catalog import Provider
+
+
+class Line(Protocol):
+    """The way to one provider as it is configured now."""
+
+    head: RequestHead
+
+    async def open(self, owner: Owner, generation: int, *, by: float) -> Connection:
+        """A new connection. Raises `ConnectError`, `ConnectTimeout`."""
+        ...
 
 
 class ProviderPool:
@@ -23,17 +33,11 @@ class ProviderPool:
         self,
         provider: Provider,
         *,
-        environ: Mapping[str, str],
-        contexts: TlsContexts,
-        resolve: Resolver,
-        bounds: Bounds,
+        lay: Callable[[Provider], Line],
         max_idle_s: float,
     ) -> None:
-        """Raises `ConnectError` for a provider that cannot be called at all."""
-        self._environ = environ
-        self._contexts = contexts
-        self._resolve = resolve
-        self._bounds = bounds
+        """`lay` raises `ConnectError` for a provider that cannot be called at all."""
+        self._lay = lay
         self._max_idle_s = max_idle_s
         self._loop = asyncio.get_running_loop()
         self._idle: deque[Connection] = deque()
@@ -57,8 +61,8 @@ class ProviderPool:
 
     def adopt(self, provider: Provider) -> None:
         """Goes on with a changed provider: what was opened for the old one is closed, idle now, in use when it is done."""
-        self.head = RequestHead(provider, self._environ)
-        self._dialer = Dialer(provider, self._contexts, self._resolve)
+        self._line = self._lay(provider)
+        self.head = self._line.head
         self.provider = provider
         self._generation += 1
         self._close_idle()
@@ -84,9 +88,7 @@ class ProviderPool:
         generation = self._generation
         self._opening += 1
         try:
-            connection = await self._dialer.connect(
-                lambda: Connection(self, self._bounds, self._loop, generation), by=by
-            )
+            connection = await self._line.open(self, generation, by=by)
         finally:
             self._opening -= 1
         if self._closed:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from gateway.upstream.client import Headers, UpstreamRequest
-from gateway.upstream.connection import Http1Response
+from gateway.upstream.connection import Response
 from gateway.upstream.http1 import Http1Transport
 from routing.core.catalog import Provider
 from tests.support.scripted import Expect, Repeat, Script, ScriptedUpstream, Send, answer
@@ -42,7 +42,7 @@ async def send(
     path: str = "/chat/completions",
     within: float = 5.0,
     connect_within: float = 5.0,
-) -> Http1Response:
+) -> Response:
     request = UpstreamRequest(provider=provider, path=path, headers=headers or [], body=body)
     return await through.send(request, connect_by=now() + connect_within, respond_by=now() + within)
 
