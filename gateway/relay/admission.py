@@ -145,9 +145,15 @@ class Admission:
         if not share.running and not share.waiting:
             del self._shares[share.caller]
 
+    @property
+    def callers(self) -> int:
+        """Those who have anything in flight or waiting."""
+        return len(self._shares)
+
     def late(self, place: Place) -> Refusal:
-        """For a place whose time in the queue is up."""
+        """For a place in the queue whose time is up."""
         share = place.share
+        assert share is not None
         return self._full(share, f"No place came free within {self.queue_seconds:g} s.")
 
     # -- the queue
@@ -156,7 +162,7 @@ class Admission:
         # What could not be served in time is refused now, not after it has waited in vain.
         stuck = self.queued and now - self._moved_at > self.queue_seconds
         if stuck or self._expected_wait_s(share) > self.queue_seconds:
-            raise self._full(share)
+            raise self._full(share, newcomer=share)
         if self.queued >= self.max_queued:
             self._make_room(share, now)
         place = Place(share, size, now)
@@ -171,8 +177,8 @@ class Admission:
         """Sends the newest request of the caller away who waits with the most. Raises `Refusal` when that is this one."""
         longest = max(self._turns.values(), key=lambda other: len(other.waiting), default=None)
         if longest is None or len(longest.waiting) <= len(share.waiting) + 1:
-            raise self._full(share)
-        refusal = self._full(longest)
+            raise self._full(share, newcomer=share)
+        refusal = self._full(longest, newcomer=share)
         place = longest.waiting[-1]
         self.leave(place, now=now)
         if place.told is not None:
@@ -226,15 +232,19 @@ class Admission:
 
     # -- refusals
 
-    def _full(self, share: Share | None, message: str | None = None) -> Refusal:
-        wait_s = self._expected_wait_s(share) if share is not None else self._mean_held_s
-        code = "caller_over_share" if share is not None and self._over_share(share) else "overloaded"
+    def _full(self, share: Share, message: str | None = None, *, newcomer: Share | None = None) -> Refusal:
+        wait_s = self._expected_wait_s(share)
+        code = "caller_over_share" if self._over_share(share, newcomer) else "overloaded"
         return Refusal(code, message, retry_after_s=min(MAX_RETRY_AFTER_SECONDS, ceil(wait_s)))
 
-    def _over_share(self, share: Share) -> bool:
-        callers = len(self._shares) + (share.caller not in self._shares)
-        everybodys = self.in_flight + self.queued + 1
-        return callers > 1 and share.running + len(share.waiting) + 1 > OVER_SHARE * everybodys / callers
+    def _over_share(self, share: Share, newcomer: Share | None) -> bool:
+        """`newcomer`: who has just come and is not among those counted so far."""
+        callers, own, everybodys = len(self._shares), share.running + len(share.waiting), self.in_flight + self.queued
+        if newcomer is not None:
+            callers += newcomer.caller not in self._shares
+            own += newcomer is share
+            everybodys += 1
+        return callers > 1 and own > OVER_SHARE * everybodys / callers
 
     def _out_of_memory(self, message: str) -> Refusal:
         return Refusal("overloaded", message, retry_after_s=min(MAX_RETRY_AFTER_SECONDS, ceil(self._mean_held_s)))
@@ -276,10 +286,14 @@ async def read_in_turn(admission: Admission, place: Place, body: Coroutine[Any, 
             assert isinstance(problem, Exception)
             tell(problem)
 
+    def give_up() -> None:
+        if not turn.done():
+            tell(admission.late(place))
+
     place.told = tell
     reading = asyncio.ensure_future(body)
     reading.add_done_callback(have_read)
-    timer = loop.call_later(admission.queue_seconds, lambda: tell(admission.late(place)))
+    timer = loop.call_later(admission.queue_seconds, give_up)
     try:
         await turn
         timer.cancel()
