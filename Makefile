@@ -4,13 +4,14 @@ SIMULATOR_PORT ?= 9001
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: help install run test test-full sdk-previous clean
+.PHONY: help install run test test-full bench sdk-previous clean
 
 help:
 	@echo "make install       the virtual environment .venv"
 	@echo "make run           a demonstration on this machine: PORT=8000 SIMULATOR_PORT=9001"
 	@echo "make test          style, types, import rules, all tests"
 	@echo "make test-full     the tests of speed and endurance at full size"
+	@echo "make bench         side by side with other gateways: PEERS='nginx pilotage' QUICK=1 WRITE=docs/performance.md"
 	@echo "make clean         remove what the other targets made, but for the data in var/"
 
 install: .venv/installed
@@ -45,6 +46,10 @@ test: .venv/installed-test sdk-previous
 
 test-full: .venv/installed-test sdk-previous
 	$(BIN)/pytest -s -m full
+
+# Some twenty minutes with all peers; the first time they are installed into out/peers.
+bench: install
+	$(BIN)/python -m bench.run $(PEERS) $(if $(QUICK),--quick) $(if $(WRITE),--write $(WRITE))
 
 clean:
 	rm -rf .venv .venv-sdk-previous out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -119,7 +119,11 @@ def by_prompt(*, times: int) -> list[dict[str, float]]:
     rows: list[dict[str, float]] = []
     for size in PROMPT_BYTES:
         call = some_call(size)
-        steps = [partial(CHAT.decode, call.body), partial(shape, call, group), partial(shape, call, group, NAMED)]
+        steps: list[Callable[[], object]] = [
+            partial(CHAT.decode, call.body),
+            partial(shape, call, group),
+            partial(shape, call, group, NAMED),
+        ]
         decode, plain, named = cpu_us(steps, times=max(5, times * 1_000 // (size + 1_000)))
         (choice,) = decide_us([(group, shape(call, group))], times=times)
         spent = {"decode_us": decode, "shape_us": plain, "shape_named_us": named, "decide_us": choice}

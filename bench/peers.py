@@ -106,7 +106,7 @@ class LiteLlm:
         file = folder / "litellm.yaml"
         file.write_text(json.dumps(configuration, indent=1))
         port = free_port()
-        command = [installed / "bin" / "litellm", "--config", file, "--host", "127.0.0.1"]
+        command: list[str | Path] = [installed / "bin" / "litellm", "--config", file, "--host", "127.0.0.1"]
         return Start(
             command=[*command, "--port", str(port), "--num_workers", "1", "--telemetry", "False"],
             port=port,
@@ -230,7 +230,7 @@ class Smg:
     def prepare(self, folder: Path, upstreams: Sequence[int], *, installed: Path) -> Start:
         port, metrics = free_port(), free_port()
         workers = [f"http://127.0.0.1:{each}" for each in upstreams]
-        command = [installed / "bin" / "smg", "launch", "--host", "127.0.0.1", "--port", str(port)]
+        command: list[str | Path] = [installed / "bin" / "smg", "launch", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--backend", "openai", "--worker-urls", *workers, "--policy", "random", "--log-level", "error"]
         return Start(
             command=[*command, "--prometheus-port", str(metrics), "--api-key", KEY],

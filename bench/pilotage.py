@@ -79,7 +79,7 @@ class Pilotage:
         self._targets = targets
 
     def install(self, folder: Path) -> str:
-        return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
     def prepare(self, folder: Path, upstreams: Sequence[int], *, installed: Path) -> Start:
         data = folder / "data"
