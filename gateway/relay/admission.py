@@ -24,6 +24,9 @@ OVER_SHARE = 1.5
 """A caller with more than this many times an equal share of all places, taken and waited for, is told that it is its own
 load that is too much."""
 
+EXPECTED_PART = 0.8
+"""A wait that is expected to be longer than this part of the longest one allowed is refused: expectation is not exact."""
+
 SMOOTHING = 1 / 16
 """Weight of the newest request in the mean time that a place is held."""
 
@@ -161,7 +164,7 @@ class Admission:
     def _join_queue(self, share: Share, size: int, now: float) -> Place:
         # What could not be served in time is refused now, not after it has waited in vain.
         stuck = self.queued and now - self._moved_at > self.queue_seconds
-        if stuck or self._expected_wait_s(share) > self.queue_seconds:
+        if stuck or self._expected_wait_s(share) > EXPECTED_PART * self.queue_seconds:
             raise self._full(share, newcomer=share)
         if self.queued >= self.max_queued:
             self._make_room(share, now)

@@ -183,7 +183,7 @@ def test_what_could_not_be_served_in_time_is_refused_when_it_comes() -> None:
     for _ in range(200):  # a place is held for four seconds
         at.enter("a1", "a2")
         at.leave("a1", "a2", after=4.0)
-    at.enter("a1", "a2", "a3", "a4")  # a4 will wait for four seconds, the next one for six
+    at.enter("a1", "a2", "a3", "a4")  # a3 may expect two seconds, a4 four, the next one six
     assert at.refused("a5") == ("overloaded", 503, 6)
     assert at.counts == (2, 2, 0, 1)
 
