@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.bodies import MODEL
 from bench.machine import free_port, plain_environment
-from bench.targets import Start
+from bench.targets import Start, Unavailable
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLER = "bench"
@@ -110,5 +110,5 @@ def _manage(environment: dict[str, str], *arguments: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"manage.py {arguments[0]} failed:\n{done.stdout}{done.stderr}")
+        raise Unavailable(f"manage.py {arguments[0]} failed:\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -181,7 +181,7 @@ def _round(
             for series in chosen:
                 measured = measure(series, served, upstream, out=work, cores=cores)
                 _write(file, kind="series", **about, series=series.name, **measured)
-    except NotReady as problem:
+    except (NotReady, Unavailable) as problem:
         print(f"{target.name} {problem}", file=sys.stderr)
         _write(file, kind="failed", **about, problem=str(problem))
 

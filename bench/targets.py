@@ -36,7 +36,8 @@ class Target(Protocol):
     def prepare(self, folder: Path, upstreams: Sequence[int], *, installed: Path) -> Start | None:
         """Writes its configuration into `folder` for the upstreams on these ports.
 
-        `installed`: what `install` got. `None`: there is nothing to start, the upstream itself is asked.
+        `installed`: what `install` got. `None`: there is nothing to start, the upstream itself is asked. Raises
+        `Unavailable`.
         """
         ...
 
