@@ -31,6 +31,20 @@ def in_flight(simulator: SimulatorProcess) -> None:
     simulator.until(lambda: simulator.counters()["in_flight"] == 1, what="a call to the provider", seconds=5)
 
 
+def until_nothing_moves(connection: socket.socket, simulator: SimulatorProcess) -> None:
+    """The client's end takes nothing more, and for a while the gateway's end has not been given more."""
+    held, since = 0, time.monotonic()
+
+    def still() -> bool:
+        nonlocal held, since
+        now = wire.unread_by(connection)
+        if now != held:
+            held, since = now, time.monotonic()
+        return held > 0 and time.monotonic() - since > 0.2
+
+    simulator.until(still, what="full buffers", seconds=20)
+
+
 def leaves_and_is_noticed(
     connection: socket.socket, leave: Leave, served: Served, simulator: SimulatorProcess, *, status: int
 ) -> None:
@@ -83,7 +97,7 @@ def test_while_its_own_buffer_is_full(
         asking(connection, served, path, stream=True)
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
         in_flight(simulator)
-        time.sleep(0.5)  # nobody can tell when the buffers of two kernels' ends are full
+        until_nothing_moves(connection, simulator)
         leaves_and_is_noticed(connection, leave, served, simulator, status=200)
 
 

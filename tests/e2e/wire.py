@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPResponse, IncompleteRead
+from pathlib import Path
 from typing import Any
 
 Pairs = Sequence[tuple[str, str]]
@@ -93,6 +94,17 @@ def connected(address: tuple[str, int], *, receive_buffer: int | None = None) ->
         yield connection
     finally:
         connection.close()
+
+
+def unread_by(connection: socket.socket) -> int:
+    """Bytes that the other end's kernel still holds for us. Linux tells, of both ends on one machine."""
+    host, port = connection.getpeername()
+    peer, ours = f":{port:04X}", f":{connection.getsockname()[1]:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(peer) and fields[2].endswith(ours):
+            return int(fields[4].partition(":")[0], 16)
+    raise LookupError(f"no connection of {host}:{port}")
 
 
 def finish(connection: socket.socket) -> None:
