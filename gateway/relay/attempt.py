@@ -1,5 +1,6 @@
 """One upstream call: sending it, and saying by whose fault it failed."""
 
+import asyncio
 import email.utils
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +8,15 @@ from typing import Any
 import msgspec
 
 from gateway.relay.messages import Header
-from gateway.upstream.errors import AtCapacity, ResponseTooLarge, UpstreamError
+from gateway.upstream.client import UpstreamResponse
+from gateway.upstream.errors import AtCapacity, EncodingError, ResponseTooLarge, UpstreamError
 from routing.core.stats import Outcome
 
 MAX_ERROR_BYTES = 65_536
 """Of a provider's error body: more is not worth passing on."""
+
+MAX_ERROR_SECONDS = 5.0
+"""For a provider's error body: its head has said what matters."""
 
 EXHAUSTED = (b"insufficient_quota", b"quota_exceeded", b"billing_hard_limit_reached")
 """Error codes with which providers say that an account is used up; looked for in `error.code` and `error.type` alone."""
@@ -59,7 +64,19 @@ def failure_of(error: UpstreamError) -> AttemptFailed:
         return AttemptFailed("timeout", "upstream_timeout", "The provider did not answer in time.")
     if isinstance(error, ResponseTooLarge):
         return AttemptFailed("server_error", error.code, "The provider's answer is larger than its limit.")
+    if isinstance(error, EncodingError):
+        return AttemptFailed("server_error", error.code, "The provider's answer could not be decoded.")
     return AttemptFailed("server_error", error.code, "The connection to the provider failed.")
+
+
+async def failure_answered(response: UpstreamResponse, *, by: float, wall: float) -> AttemptFailed:
+    """What an answer other than 200 means. Its status counts also when its body is cut, too large, too slow or unreadable."""
+    try:
+        by = min(by, asyncio.get_running_loop().time() + MAX_ERROR_SECONDS)
+        body = await response.read(by=by, limit=MAX_ERROR_BYTES)
+    except UpstreamError:
+        body = b""
+    return failure_of_status(response.status, response.headers, body, wall=wall)
 
 
 def failure_of_status(status: int, headers: Sequence[Header], body: bytes, *, wall: float) -> AttemptFailed:

@@ -17,8 +17,8 @@ from gateway.relay.admission import Place, read_in_turn
 from gateway.relay.attempt import (
     MAX_ERROR_BYTES,
     AttemptFailed,
+    failure_answered,
     failure_of,
-    failure_of_status,
     malformed,
 )
 from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
@@ -39,6 +39,7 @@ from gateway.relay.recording import end_record, intent_record
 from gateway.relay.refusals import Refusal
 from gateway.relay.stream import Downstream, StreamBroken
 from gateway.upstream.client import Headers, UpstreamRequest
+from gateway.upstream.decoding import plain
 from gateway.upstream.errors import UpstreamError
 from reports.core.record import AttemptRecord
 from routing.core.catalog import Catalog, Group, Provider, Target
@@ -541,14 +542,14 @@ class Exchange:
         now = clock()
         by = min(now + provider.timeouts.total_s, deadline)
         try:
-            response = await self.relay.transport.send(
-                request, connect_by=min(now + provider.timeouts.connect_s, by), respond_by=by
+            response = plain(
+                await self.relay.transport.send(
+                    request, connect_by=min(now + provider.timeouts.connect_s, by), respond_by=by
+                )
             )
             try:
                 if response.status != 200:
-                    body = await response.read(by=by, limit=MAX_ERROR_BYTES)
-                    raise failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
-                _refuse_encoded(response.headers)
+                    raise await failure_answered(response, by=by, wall=self.relay.wall())
                 body = await response.read(by=by, limit=provider.max_response_bytes)
             finally:
                 response.close()
@@ -600,18 +601,18 @@ class Exchange:
         reader = dialect.stream_reader(max_event_bytes=provider.max_event_bytes)
         try:
             try:
-                response = await self.relay.transport.send(
-                    request, connect_by=min(now + timeouts.connect_s, content_by), respond_by=content_by
+                response = plain(
+                    await self.relay.transport.send(
+                        request, connect_by=min(now + timeouts.connect_s, content_by), respond_by=content_by
+                    )
                 )
             finally:
                 self.keepalive.cancel()
             try:
                 if response.status != 200:
-                    body = await response.read(by=content_by, limit=MAX_ERROR_BYTES)
-                    raise failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
-                _refuse_encoded(response.headers)
+                    raise await failure_answered(response, by=content_by, wall=self.relay.wall())
                 for name, value in response.headers:
-                    if name == b"content-type" and (b"json" in value or b"html" in value):
+                    if name == b"content-type" and (b"json" in value.lower() or b"html" in value.lower()):
                         raise malformed("The provider answered a streaming request with something else.")
                 await downstream.relay(
                     response,
@@ -722,14 +723,15 @@ class Exchange:
         timeouts = target.provider.timeouts
         by = now + min(timeouts.first_byte_s, timeouts.total_s)
         try:
-            response = await self.relay.transport.send(
-                self._request(call, target), connect_by=min(now + timeouts.connect_s, by), respond_by=by
+            response = plain(
+                await self.relay.transport.send(
+                    self._request(call, target), connect_by=min(now + timeouts.connect_s, by), respond_by=by
+                )
             )
             try:
-                body = await response.read(by=by, limit=MAX_ERROR_BYTES)
                 if response.status == 200:
-                    return anthropic_messages.read_count(body)
-                failure = failure_of_status(response.status, response.headers, body, wall=self.relay.wall())
+                    return anthropic_messages.read_count(await response.read(by=by, limit=MAX_ERROR_BYTES))
+                failure = await failure_answered(response, by=by, wall=self.relay.wall())
             finally:
                 response.close()
         except (UpstreamError, MalformedAnswer):
@@ -771,12 +773,6 @@ def presented(headers: list[Header], *, api_key_first: bool) -> bytes:
         elif name == b"x-api-key" and not api_key:
             api_key = value.strip()
     return (api_key or bearer) if api_key_first else (bearer or api_key)
-
-
-def _refuse_encoded(headers: Headers) -> None:
-    for name, value in headers:
-        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-            raise malformed("The provider compressed an answer that was asked for plain.")
 
 
 def _all_input(usage: Usage) -> int | None:

@@ -8,6 +8,7 @@ UpstreamError
 ├── ResponseTimeout      nothing (more) came before the caller's deadline
 ├── ConnectionLost       reset or closed before the message was complete
 ├── ProtocolError        not HTTP/1.1, or outside what it allows
+├── EncodingError        compressed, although that was not asked for, in a way that cannot be undone
 └── ResponseTooLarge     head, 1xx count or body over the bound
 """
 
@@ -49,6 +50,10 @@ class ConnectionLost(UpstreamError):
 
 class ProtocolError(UpstreamError):
     code = "upstream_protocol_error"
+
+
+class EncodingError(UpstreamError):
+    code = "upstream_encoding_error"
 
 
 class ResponseTooLarge(UpstreamError):
