@@ -191,6 +191,7 @@ _JUDGED_WITH: Mapping[str, Collection[str]] = {
     "min_budget_tokens": ("max_budget_tokens",),
     "model_ref": ("model", "provider"),
     "output_token_field": ("dialect", "model"),
+    "proxy_env": ("transport",),
     "supported": ("always_on", "control", "efforts", "min_budget_tokens", "max_budget_tokens", "signing_family"),
     "workload": ("quality_score", "pass_rate"),
 }

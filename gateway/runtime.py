@@ -11,6 +11,8 @@ from gateway.relay.messages import Receive, Scope, Send
 from gateway.serving import DRAINING
 from gateway.snapshot import Snapshot
 from gateway.upstream.http1 import Http1Transport
+from gateway.upstream.httpx_transport import HttpxTransport
+from gateway.upstream.transports import Transports
 from reports.spool import LineLog, Spool
 from routing.core.affinity import Pins
 from routing.core.observations import Observations
@@ -46,7 +48,7 @@ def _relay(snapshot: Snapshot) -> Relay:
         snapshot=snapshot,
         observations=Observations(),
         pins=Pins(),
-        transport=Http1Transport(environ=os.environ),
+        transport=Transports(http1=Http1Transport(environ=os.environ), httpx=HttpxTransport(environ=os.environ)),
         spool=Spool(
             process.data_dir / "spool",
             max_file_bytes=process.spool_file_bytes,

@@ -29,6 +29,11 @@ DIALECTS = _choices(
     anthropic="Anthropic Messages",
 )
 AUTHS = _choices(("bearer", "x-api-key", "none"), bearer="Authorization: Bearer", x_api_key="x-api-key", none="none")
+TRANSPORTS = _choices(
+    ("http1", "httpx"),
+    http1="http1: HTTP/1.1, straight to the provider",
+    httpx="httpx: HTTP/2 or HTTP/1.1, or by a proxy",
+)
 MODALITIES = _choices(get_args(Modality))
 STRATEGIES = _choices(
     (word for word in get_args(Strategy) if word not in ("script", "external")),
@@ -133,6 +138,16 @@ class Provider(models.Model):
     )
     headers = models.JSONField(
         "extra headers", default=dict, blank=True, help_text='Sent with every request, as JSON: {"x-team": "ml"}.'
+    )
+    transport = models.CharField(
+        max_length=16,
+        choices=TRANSPORTS,
+        default="http1",
+        help_text="HTTP/2 where the provider offers it, and an egress proxy, need the second.",
+    )
+    proxy_env = OptionalText(
+        "environment variable with the proxy",
+        help_text="The name of the variable that holds an egress proxy's URL. Only with the second transport.",
     )
     allow_private_addresses = models.BooleanField(
         default=False,

@@ -249,6 +249,7 @@ def _same(*names: str) -> dict[str, tuple[str, ...]]:
 
 PROVIDER: Columns = {
     **_same("base_url", "dialect", "api_key_env", "api_key_file", "api_key", "auth", "headers"),
+    **_same("transport", "proxy_env"),
     **_same("allow_private_addresses", "ca_file", "max_in_flight"),
     **{name: ("timeouts", name) for name in ("connect_ms", "first_byte_ms", "idle_ms", "total_ms", "keepalive_ms")},
     **{name: ("limits", name) for name in ("max_response_bytes", "max_event_bytes")},

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,11 @@ class Dialed(asyncio.Protocol):
         """Nothing came of it: forget it, also when the loop hands it a transport after all."""
         raise NotImplementedError
 
+
+Alpn = tuple[str, ...]
+"""What is offered to speak in a TLS handshake, the preferred first."""
+HTTP1: Alpn = ("http/1.1",)
+HTTP2_OR_1: Alpn = ("h2", "http/1.1")
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Dialed)
@@ -69,29 +75,63 @@ def is_public(address: Address) -> bool:
     )
 
 
+def is_literally_private(host: str) -> bool:
+    """An address, or `localhost`, that is not public on the face of it; a name is never."""
+    literal = _literal(host)
+    return host.lower() == "localhost" if literal is None else not is_public(literal)
+
+
 def is_literally_loopback(host: str) -> bool:
     """`localhost`, 127.0.0.0/8 in its usual form, `::1`; not a name that merely resolves there."""
     literal = _literal(host)
     return host.lower() == "localhost" if literal is None else literal.is_loopback
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to connect to."""
+
+    host: str
+    """A name or an address, without brackets."""
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def place_of(provider: Provider) -> Place:
+    """Raises `ConnectError` when the base URL cannot be called."""
+    url = urlsplit(provider.base_url)
+    try:
+        port = url.port
+    except ValueError:
+        port = 0
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise ConnectError(f"provider {provider.name}: the base URL cannot be called")
+    tls = url.scheme == "https"
+    return Place(host=url.hostname, port=port or (443 if tls else 80), tls=tls)
+
+
 class TlsContexts:
-    """Verifying client contexts, one per `ca_file`, loaded in a thread: the authorities are hundreds of files to parse."""
+    """Verifying client contexts, one per `ca_file` and what is offered to speak, loaded in a thread: the authorities are hundreds of files to parse."""
 
     def __init__(self) -> None:
-        self._contexts: dict[str | None, ssl.SSLContext] = {}
-        self._loading: dict[str | None, asyncio.Future[ssl.SSLContext]] = {}
+        self._contexts: dict[tuple[str | None, Alpn], ssl.SSLContext] = {}
+        self._loading: dict[tuple[str | None, Alpn], asyncio.Future[ssl.SSLContext]] = {}
 
-    async def context(self, ca_file: str | None, *, by: float) -> ssl.SSLContext:
+    async def context(self, ca_file: str | None, alpn: Alpn, *, by: float) -> ssl.SSLContext:
         """Raises `ConnectError` when the file cannot be used, `ConnectTimeout` when loading takes longer than `by`."""
-        context = self._contexts.get(ca_file)
+        wanted = (ca_file, alpn)
+        context = self._contexts.get(wanted)
         if context is not None:
             return context
-        loading = self._loading.get(ca_file)
+        loading = self._loading.get(wanted)
         if loading is None or loading.done():
-            loading = asyncio.get_running_loop().run_in_executor(None, _load_context, ca_file)
+            loading = asyncio.get_running_loop().run_in_executor(None, _load_context, ca_file, alpn)
             loading.add_done_callback(_look_at_exception)
-            self._loading[ca_file] = loading
+            self._loading[wanted] = loading
         try:
             async with asyncio.timeout_at(by):
                 context = await asyncio.shield(loading)
@@ -100,27 +140,30 @@ class TlsContexts:
         except OSError as error:
             reason = "not a certificate file" if isinstance(error, ssl.SSLError) else _reason(error)
             raise ConnectError(f"ca_file {ca_file}: {reason}") from error
-        self._contexts[ca_file] = context
-        self._loading.pop(ca_file, None)
+        self._contexts[wanted] = context
+        self._loading.pop(wanted, None)
         return context
 
 
 class Dialer:
-    """Opens connections to one provider."""
+    """Opens connections to one provider, or to the proxy before it."""
 
-    def __init__(self, provider: Provider, contexts: TlsContexts, resolve: Resolver) -> None:
-        """Raises `ConnectError` when the base URL cannot be called."""
-        url = urlsplit(provider.base_url)
-        try:
-            port = url.port
-        except ValueError:
-            port = 0
-        if url.scheme not in ("http", "https") or not url.hostname or port == 0:
-            raise ConnectError(f"provider {provider.name}: the base URL cannot be called")
+    def __init__(
+        self,
+        provider: Provider,
+        contexts: TlsContexts,
+        resolve: Resolver,
+        *,
+        place: Place | None = None,
+        alpn: Alpn = HTTP1,
+    ) -> None:
+        """`place`: `None` is the provider's own. Raises `ConnectError` when the base URL cannot be called."""
+        place = place or place_of(provider)
         self._name = provider.name
-        self._host = url.hostname
-        self._port = port or (443 if url.scheme == "https" else 80)
-        self._tls = url.scheme == "https"
+        self._host = place.host
+        self._port = place.port
+        self._tls = place.tls
+        self._alpn = alpn
         self._ca_file = provider.ca_file
         self._contexts = contexts
         self._resolve = resolve
@@ -135,7 +178,7 @@ class Dialer:
         Raises `ConnectError`, `ConnectTimeout`.
         """
         loop = asyncio.get_running_loop()
-        context = await self._contexts.context(self._ca_file, by=by) if self._tls else None
+        context = await self._contexts.context(self._ca_file, self._alpn, by=by) if self._tls else None
         addresses = await self._addresses(loop, by)
         failure: ConnectError | ConnectTimeout | None = None
         for position, address in enumerate(addresses):
@@ -148,13 +191,8 @@ class Dialer:
                 # The kernel's own ETIMEDOUT is a TimeoutError as well, and as much the end of this address.
                 failure = ConnectTimeout(f"provider {self._name}: {address} did not accept in time")
                 failure.__cause__ = error
-            except ssl.SSLError as error:
-                reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
-                failure = ConnectError(f"provider {self._name}: TLS with {self._host}: {reason}")
-                failure.__cause__ = error
             except OSError as error:
-                failure = ConnectError(f"provider {self._name}: {address}: {_reason(error)}")
-                failure.__cause__ = error
+                failure = connect_failure(error, self._name, self._host if isinstance(error, ssl.SSLError) else address)
         assert failure is not None
         raise failure
 
@@ -204,6 +242,16 @@ class Dialer:
             raise ConnectError(f"provider {self._name}: {self._host}: {_reason(error)}") from error
 
 
+def connect_failure(error: OSError, provider_name: str, where: str) -> ConnectError:
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
+        failure = ConnectError(f"provider {provider_name}: TLS with {where}: {reason}")
+    else:
+        failure = ConnectError(f"provider {provider_name}: {where}: {_reason(error)}")
+    failure.__cause__ = error
+    return failure
+
+
 def _literal(host: str) -> Address | None:
     try:
         return ipaddress.ip_address(host)
@@ -220,9 +268,9 @@ def _reason(error: Exception) -> str:
     return error.strerror or type(error).__name__
 
 
-def _load_context(ca_file: str | None) -> ssl.SSLContext:
+def _load_context(ca_file: str | None, alpn: Alpn) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=ca_file)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(list(alpn))
     return context
 
 

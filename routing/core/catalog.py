@@ -36,6 +36,8 @@ class Provider:
     auth: Literal["bearer", "x-api-key", "none"] = "bearer"
     headers: tuple[tuple[str, str], ...] = ()
     transport: Literal["http1", "httpx"] = "http1"
+    proxy_env: str | None = None
+    """The environment variable that holds the egress proxy's URL. `None`: no proxy."""
     allow_private_addresses: bool = False
     ca_file: str | None = None
     max_in_flight: int = 256

@@ -101,6 +101,11 @@ def _provider(name: str, declared: Provider, path: str, problems: list[Problem])
     _check_base_url(declared.base_url, f"{path}.base_url", problems)
     _check_credentials(declared, path, problems)
     _check_headers(declared.headers, f"{path}.headers", problems)
+    if declared.proxy_env is not None:
+        if declared.transport != "httpx":
+            problems.append(Problem(f"{path}.proxy_env", "is used only with transport: httpx"))
+        elif _OWN_VARIABLE.fullmatch(declared.proxy_env):
+            problems.append(Problem(f"{path}.proxy_env", "names a setting of the gateway itself"))
     if declared.ca_file == "":
         problems.append(Problem(f"{path}.ca_file", "must not be empty"))
     for model_ref, model in declared.models.items():
@@ -116,6 +121,7 @@ def _provider(name: str, declared: Provider, path: str, problems: list[Problem])
         auth=auth,
         headers=tuple(declared.headers.items()),
         transport=declared.transport,
+        proxy_env=declared.proxy_env,
         allow_private_addresses=declared.allow_private_addresses,
         ca_file=declared.ca_file,
         max_in_flight=declared.max_in_flight,
@@ -183,7 +189,9 @@ def _check_credentials(declared: Provider, path: str, problems: list[Problem]) -
     if given and declared.auth == "none":
         problems.append(Problem(f"{path}.auth", f"none never sends the credential of {given[0]}"))
     if declared.api_key_env is not None and _OWN_VARIABLE.fullmatch(declared.api_key_env):
-        problems.append(Problem(f"{path}.api_key_env", "names a setting of the gateway itself, which no provider may see"))
+        problems.append(
+            Problem(f"{path}.api_key_env", "names a setting of the gateway itself, which no provider may see")
+        )
     if declared.api_key_file == "":
         problems.append(Problem(f"{path}.api_key_file", "must not be empty"))
     if declared.api_key is None:

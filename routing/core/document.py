@@ -148,8 +148,10 @@ class Provider:
     auth: Literal["bearer", "x-api-key", "none"] | None = None
     """`None`: by dialect (`x-api-key` for anthropic, else `bearer`)."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    transport: Annotated[Literal["http1", "httpx"], NotYet(unless="http1")] = "http1"
-    proxy_env: Annotated[str | None, NotYet()] = None
+    transport: Literal["http1", "httpx"] = "http1"
+    """`httpx`: HTTP/2 where the provider offers it, and an egress proxy."""
+    proxy_env: Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "an environment variable's name")] | None = None
+    """The variable that holds the egress proxy's URL. Only with `transport: httpx`."""
     allow_private_addresses: bool = False
     ca_file: str | None = None
     max_in_flight: Count = 256

@@ -164,7 +164,7 @@ def _default(field: Any) -> object:
 
 
 ONE_VALUE_ONLY = {
-    *("transport", "proxy_env", "bridges", "contract", "spend_ceiling", "script", "external", "overrides"),
+    *("bridges", "contract", "spend_ceiling", "script", "external", "overrides"),
     *("selection", "exploration_percent", "cold_start_policy", "repin_on_fallback", "shared"),
     *("model_ref", "model", "api_key_file", "api_key", "weights"),
 }
@@ -195,6 +195,8 @@ EVERY_PROVIDER_FIELD = document.Provider(
     api_key_env="KEY",
     auth="bearer",
     headers={"a": "b"},
+    transport="httpx",
+    proxy_env="EGRESS_PROXY",
     allow_private_addresses=True,
     ca_file="/ca.pem",
     max_in_flight=1,
