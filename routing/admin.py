@@ -149,7 +149,13 @@ class ProviderAdmin(PageAdmin):
                 "Key typed in, for a provider on this machine",
                 {"classes": FOLDED, "fields": Lines(("literal_key", ("new_api_key", "clear_api_key")))},
             ),
-            ("Connection", {"classes": FOLDED, "fields": Lines((("transport", "proxy_env"), "headers", "ca_file", "max_in_flight"))}),
+            (
+                "Connection",
+                {
+                    "classes": FOLDED,
+                    "fields": Lines((("transport", "proxy_env"), "headers", "ca_file", "max_in_flight")),
+                },
+            ),
             (
                 "Limits",
                 {
