@@ -26,11 +26,15 @@ from tests.support.databases import (  # noqa: E402 - models can be imported onl
     sqlite_template,
     sqlite_url,
 )
+from tests.support.grounds import either_ground, ground, grounds  # noqa: E402
 from tests.support.postgres import postgres  # noqa: E402
 from tests.support.processes import start_gateway, start_simulator  # noqa: E402
 
 __all__ = [
     "database",
+    "either_ground",
+    "ground",
+    "grounds",
     "postgres",
     "postgres_template",
     "postgres_url",

@@ -11,6 +11,7 @@ import pytest
 from gateway import http_protocol
 from gateway.http_protocol import Server, server_for
 from gateway.serving import DRAINING, ClientLimits, Message, PortTaken, Receive, Scope, Send, listen, refuse_root_path
+from tests.support.hostile import ambiguous
 from tests.support.loops import run
 
 QUICK = ClientLimits(head_seconds=0.3, min_body_bytes_per_second=1000, write_stall_seconds=0.3)
@@ -148,25 +149,7 @@ POST = b"POST /a HTTP/1.1\r\nHost: x\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
-AMBIGUOUS = {
-    "both lengths": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "both lengths, the other way round": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-    "two lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
-    "one length twice": POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
-    "a list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
-    "a length with a sign": POST + b"Content-Length: +3\r\n\r\nabc",
-    "an unknown coding": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "chunked that is not last": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "a space before the colon": POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-    "a folded line": POST + b"X: y\r\n z\r\nContent-Length: 0\r\n\r\n",
-    "bare line feeds": b"POST /a HTTP/1.1\nHost: x\nContent-Length: 0\n\n",
-    "one bare line feed": POST + b"X: y\nContent-Length: 0\r\n\r\n",
-    "a zero byte in a value": POST + b"X: a\x00b\r\n\r\n",
-    "a chunk size in the style of C": CHUNKED + b"0x5\r\nabcde\r\n0\r\n\r\n",
-    "a negative chunk size": CHUNKED + b"-1\r\nabcde\r\n0\r\n\r\n",
-    "a chunk size of 17 digits": CHUNKED + b"11111111111111111\r\nabcde\r\n0\r\n\r\n",
-    "a space behind the chunk size": CHUNKED + b"5 \r\nabcde\r\n0\r\n\r\n",
-    "a line feed in a chunk extension": CHUNKED + b"5;x=\n\r\nabcde\r\n0\r\n\r\n",
+AMBIGUOUS = ambiguous(POST, b"abcde") | {
     "a path that is not ASCII": b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
     "no HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 }
