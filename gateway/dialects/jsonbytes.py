@@ -28,7 +28,8 @@ _SHORT_BYTES = 8 * 1024
 _SPLIT_LEVELS = 4
 """Body, messages, message, content. A value deeper down is decoded whole: splitting costs a pass over it per level."""
 
-_SPACE = b" \t\n\r"
+SPACE = b" \t\n\r"
+"""What JSON takes for white space."""
 _KEY = re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*)"[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
 _STRING_AFTER_KEY = re.compile(rb'[ \t\n\r]*:[ \t\n\r]*("(?:[^"\\]|\\.)*")')
 _AFTER_VALUE = re.compile(rb"[ \t\n\r]*([,}])")
@@ -169,7 +170,8 @@ def answer_of(data: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T
     except (msgspec.DecodeError, RecursionError):
         pass
     try:
-        return msgspec.convert(json.loads(data), kind)
+        # Bytes would be tried as UTF-16 and UTF-32 too.
+        return msgspec.convert(json.loads(data.decode("utf-8-sig", "surrogatepass")), kind)
     except msgspec.ValidationError:
         return None
     except (ValueError, RecursionError) as error:
@@ -202,7 +204,7 @@ def _places(body: bytes, members: Mapping[str, Raw | bytes]) -> dict[str, tuple[
             after = body[at]
         at += 1
         closed = after == _BRACE
-    if members and (not closed or body[at:].strip(_SPACE)):
+    if members and (not closed or body[at:].strip(SPACE)):
         return None
     return places
 
@@ -225,7 +227,7 @@ class _Pace:
 
 def _walk(raw: bytes | Raw, level: int, pace: _Pace) -> Generator[None, None, object]:
     size = len(raw)
-    first = memoryview(raw.lstrip(_SPACE) if level == 0 else raw)[:1] if size > STEP_BYTES else b""
+    first = memoryview(raw.lstrip(SPACE) if level == 0 else raw)[:1] if size > STEP_BYTES else b""
     if level == _SPLIT_LEVELS or first not in (b"{", b"["):
         if pace.due(size):
             yield

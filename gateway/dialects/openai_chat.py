@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.jsonbytes import (
+    SPACE,
     Members,
     answer_of,
     encode,
@@ -183,7 +184,9 @@ class ChatStream(Listener):
 
     def listen(self, name: bytes, payload: bytes) -> EventKind:
         if payload[:1] != b"{":
-            return self._listen_odd(payload)
+            payload = payload.lstrip(SPACE)
+            if payload[:1] != b"{":
+                return self._listen_odd(payload)
         chunk = answer_of(payload, _CHUNK, _Chunk)
         if chunk is None:
             return self._listen_odd(payload)

@@ -15,7 +15,8 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 RawEvent = tuple[bytes, bytes, bytes]
-"""An event's bytes, with the empty line that ends it and any empty lines before it; its `event` field, else empty; its
+"""An event's bytes, with the empty line that ends it and any empty lines before it, without the stream's byte order mark
+(which means something else behind a keepalive of ours); its `event` field, else empty; its
 `data` fields, joined by LF. Without data it is no event in WHATWG's sense, but a comment for instance."""
 
 
@@ -96,24 +97,21 @@ class Splitter:
         return -1 if match is None else match.end()
 
     def _event(self, raw: bytes) -> RawEvent:
-        if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and not self._carriage_returns:
+        if not self._begun:
             self._begun = True
+            raw = raw.removeprefix(_BOM)
+        if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and not self._carriage_returns:
             return raw, b"", raw[6:-2]
         if raw.startswith(b"event: ") and not self._carriage_returns:
             line_end = raw.find(b"\n")
             if raw.startswith(b"data: ", line_end + 1) and raw.find(b"\n", line_end + 1) == len(raw) - 2:
-                self._begun = True
                 return raw, raw[7:line_end], raw[line_end + 7 : -2]
         return self._by_line(raw)
 
     def _by_line(self, raw: bytes) -> RawEvent:
-        text = raw
-        if not self._begun and text.startswith(_BOM):
-            text = text[3:]
-        self._begun = True
         name = b""
         data = []
-        for line in _LINE_END.split(text):
+        for line in _LINE_END.split(raw):
             field, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if field == b"data":

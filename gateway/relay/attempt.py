@@ -3,6 +3,7 @@
 import asyncio
 import email.utils
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ MAX_ERROR_BYTES = 65_536
 MAX_ERROR_SECONDS = 5.0
 """For a provider's error body: its head has said what matters."""
 
-EXHAUSTED = (b"insufficient_quota", b"quota_exceeded", b"billing_hard_limit_reached")
+EXHAUSTED = ("insufficient_quota", "quota_exceeded", "billing_hard_limit_reached")
 """Error codes with which providers say that an account is used up; looked for in `error.code` and `error.type` alone."""
 
 
@@ -120,22 +121,34 @@ def malformed(message: str) -> AttemptFailed:
 def retry_after(headers: Sequence[Header], *, wall: float) -> float | None:
     """Seconds that the provider asks to wait; `None`: it did not say, or not in a way that means anything.
 
-    `retry-after-ms` is the more precise and wins. Forms: RFC 9110, section 10.2.3.
+    `retry-after-ms` is the more precise and wins. A date is counted from the answer's own `Date`, so that neither side's clock
+    has to be right; without one from `wall`. Forms: RFC 9110, sections 5.6.7 and 10.2.3.
     """
     found: float | None = None
+    until: float | None = None
     for name, value in headers:
         if name == b"retry-after-ms":
             milliseconds = _number(value)
             if milliseconds is not None:
                 return milliseconds / 1000
-        elif name == b"retry-after" and found is None:
+        elif name == b"retry-after" and found is None and until is None:
             found = _number(value)
             if found is None:
-                try:
-                    found = max(0.0, email.utils.parsedate_to_datetime(value.decode("ascii")).timestamp() - wall)
-                except (ValueError, TypeError, UnicodeDecodeError, OverflowError):
-                    found = None
+                until = _instant(value)
+        elif name == b"date":
+            wall = _instant(value) or wall
+    if until is not None:
+        return max(0.0, until - wall)
     return found
+
+
+def _instant(value: bytes) -> float | None:
+    """Unix seconds of an HTTP date in any of its three forms, all of which mean GMT."""
+    try:
+        moment = email.utils.parsedate_to_datetime(value.decode("ascii"))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, UnicodeDecodeError, OverflowError):
+        return None
 
 
 def _number(value: bytes) -> float | None:
@@ -157,8 +170,8 @@ def _exhausted(document: dict[str, Any] | None) -> bool:
     error = document.get("error") if document else None
     if not isinstance(error, dict):
         return False
-    said = {error.get("code"), error.get("type")}
-    return any(word.decode() in said for word in EXHAUSTED)
+    said = (error.get("code"), error.get("type"))
+    return any(word in said for word in EXHAUSTED)
 
 
 class RetryBudget:

@@ -72,11 +72,23 @@ def test_a_whole_answer_is_heard() -> None:
 
 
 def test_events_keep_their_bytes() -> None:
-    stream = b"\xef\xbb\xbf: x\r\n\r\n" + ROLE + b'data:{"choices":\ndata: [{"delta":{"content":"a"}}]}\n\n' + DONE
+    stream = b": x\r\n\r\n" + ROLE + b'data:{"choices":\ndata: [{"delta":{"content":"a"}}]}\n\n' + DONE
     reader = openai_chat.stream_reader(max_event_bytes=10_000)
     heard = reader.feed(stream)
     assert [each.kind for each in heard] == ["comment", "opening", "content", "done"]
     assert b"".join(each.raw for each in heard) == stream
+
+
+@pytest.mark.parametrize("before", [b"data:   ", b"data:\t", b"data:\ndata: ", b"data:\r\ndata:\r\ndata:"])
+def test_white_space_before_the_json_means_nothing(before: bytes) -> None:
+    reader, kinds = listen(HELLO.replace(b"data: ", before), STOP, DONE)
+    assert (kinds, reader.output_bytes) == (["content", "terminal", "done"], 5)
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_json_in_another_coding_than_utf8_is_none(coding: str) -> None:
+    with pytest.raises(MalformedAnswer):
+        openai_chat.read_answer('{"choices":[{"message":{"content":"a"}}]}'.encode(coding))
 
 
 def test_a_missing_done_is_added_once_after_the_terminal_event_only() -> None:

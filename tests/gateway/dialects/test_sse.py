@@ -50,6 +50,13 @@ def test_every_byte_of_whole_events_is_kept() -> None:
     assert b"".join(raw for raw, _, _ in split(stream)) == stream
 
 
+def test_a_byte_order_mark_at_the_start_is_no_part_of_an_event() -> None:
+    stream = b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n"
+    events = [(b"data: a\n\n", b"", b"a"), (b"\xef\xbb\xbfdata: b\n\n", b"", b"")]
+    assert split(stream) == events
+    assert split(*[stream[at : at + 1] for at in range(len(stream))]) == events
+
+
 LINES = st.sampled_from(
     [
         b"data: a",

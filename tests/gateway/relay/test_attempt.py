@@ -1,5 +1,7 @@
 """What a provider's answer means, by whose fault, and how long it asks to wait."""
 
+import time
+
 import pytest
 
 from gateway.relay.attempt import RetryBudget, failure_of, failure_of_status, retry_after
@@ -17,6 +19,17 @@ NOON = 1_764_417_600.0
         ([(b"retry-after", b"1.5")], 1.5),
         ([(b"retry-after", b"Sat, 29 Nov 2025 12:00:30 GMT")], 30.0),
         ([(b"retry-after", b"Sat, 29 Nov 2025 11:00:00 GMT")], 0.0),
+        ([(b"retry-after", b"Saturday, 29-Nov-25 12:00:30 GMT")], 30.0),
+        ([(b"retry-after", b"Sat Nov 29 12:00:30 2025")], 30.0),
+        ([(b"retry-after", b"Sat, 29 Nov 2025 12:00:30 -0000")], 30.0),
+        ([(b"retry-after", b"Sat, 29 Nov 2025 13:00:30 GMT"), (b"date", b"Sat, 29 Nov 2025 13:00:00 GMT")], 30.0),
+        ([(b"date", b"Sat, 29 Nov 2025 11:00:00 GMT"), (b"retry-after", b"Sat, 29 Nov 2025 11:00:30 GMT")], 30.0),
+        ([(b"date", b"soon"), (b"retry-after", b"Sat, 29 Nov 2025 12:00:30 GMT")], 30.0),
+        ([(b"date", b"Sat, 29 Nov 2025 11:00:00 GMT"), (b"retry-after", b"5")], 5.0),
+        ([(b"retry-after", b"abc"), (b"retry-after", b"5")], 5.0),
+        ([(b"retry-after", b"5, 6")], None),
+        ([(b"retry-after", b"+5")], None),
+        ([(b"retry-after-ms", b"abc"), (b"retry-after", b"5")], 5.0),
         ([(b"retry-after-ms", b"1500")], 1.5),
         ([(b"retry-after", b"7"), (b"retry-after-ms", b"1500")], 1.5),
         ([(b"retry-after", b"-3")], None),
@@ -28,8 +41,14 @@ NOON = 1_764_417_600.0
         ([], None),
     ],
 )
-def test_a_wait_is_read_in_every_form_and_nonsense_is_none(headers, seconds):
-    assert retry_after(headers, wall=NOON) == seconds
+def test_a_wait_is_read_in_every_form_and_nonsense_is_none(headers, seconds, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")  # a date without a zone is no local time
+    time.tzset()
+    try:
+        assert retry_after(headers, wall=NOON) == seconds
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
