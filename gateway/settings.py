@@ -188,6 +188,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("gateway/icon.svg")},
     ],
     "STYLES": [lambda request: static("gateway/admin.css")],
+    "SCRIPTS": [lambda request: static("gateway/errors.js")],
     "DASHBOARD_CALLBACK": "gateway.overview.add_overview",
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,

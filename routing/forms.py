@@ -250,8 +250,12 @@ class ProviderModelForm(ReadForm):
     kind = document.Model
     columns = store.PROVIDER_MODEL
 
-    input_modalities = ChoicesField(label="Reads", choices=models.MODALITIES, required=False)
-    output_modalities = ChoicesField(label="Writes", choices=models.MODALITIES, required=False)
+    input_modalities = ChoicesField(
+        label="Reads", choices=models.MODALITIES, initial=models.text_only, required=False, help_text="Default: text."
+    )
+    output_modalities = ChoicesField(
+        label="Writes", choices=models.MODALITIES, initial=models.text_only, required=False, help_text="Default: text."
+    )
     unsupported_request_features = ChoicesField(
         label="Does not understand", choices=models.REQUEST_FEATURES, required=False
     )

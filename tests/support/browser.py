@@ -1,0 +1,109 @@
+"""A real Chromium, and pages that remember everything that went wrong on them.
+
+Playwright's event loop runs in the test's thread, so Django's models cannot be used there while a browser is open: such
+tests talk to a gateway process and prepare its database before.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+WAIT_MS = 15_000
+"""For anything that a page shall show. Far more than it takes; a machine may be busy."""
+
+
+@dataclass  # without slots: Playwright keeps its wrappers of bound methods on the object
+class Window:
+    """A page in a context of its own: no cookie and nothing cached of another's."""
+
+    page: Page
+    origin: str
+    shots: Path | None
+    """Where screenshots go. `None`: none are made."""
+    secrets: list[str] = field(default_factory=list)
+    """What no page's source may hold from now on."""
+    troubles: list[str] = field(default_factory=list)
+
+    def watch(self) -> None:
+        self.page.set_default_timeout(WAIT_MS)
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.troubles.append(f"script error: {error}"))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.origin + path)
+        self.look(path)
+
+    def look(self, where: str) -> None:
+        """Fails when anything went wrong until now, or the page's source holds a secret."""
+        self.page.wait_for_load_state("load")
+        source = self.page.content()
+        leaked = [secret for secret in self.secrets if secret in source]
+        assert (self.troubles, leaked) == ([], []), f"at {where}, {self.page.url}"
+
+    def shot(self, name: str) -> None:
+        if self.shots is not None:
+            self.page.screenshot(path=self.shots / f"{name}.png", full_page=True)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.troubles.append(f"console {message.type}: {message.text}")
+
+    def _failed(self, request: Request) -> None:
+        self.troubles.append(f"failed: {request.method} {request.url}: {request.failure}")
+
+    def _answered(self, response: Response) -> None:
+        if response.status >= 400:
+            self.troubles.append(f"answered {response.status}: {response.request.method} {response.url}")
+
+
+@dataclass(slots=True)
+class Chromium:
+    browser: Browser
+    shots: Path | None
+
+    def window(self, origin: str, *, width: int = 1280, height: int = 900, dark: bool = False, **more: Any) -> Window:
+        """`more`: what Playwright's contexts take, for example the `storage_state` of another window."""
+        context = self.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", **more
+        )
+        window = Window(page=context.new_page(), origin=origin, shots=self.shots)
+        window.watch()
+        return window
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    """Ended with the module: while it runs, this thread has a running event loop.
+
+    To look at the pages: `SCREENSHOTS=FOLDER pytest -m browser`.
+    """
+    executable = shutil.which("chromium")
+    if executable is None:
+        missing = "no chromium: apt-get install -y --no-install-recommends chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    shots = Path(os.environ["SCREENSHOTS"]) if os.environ.get("SCREENSHOTS") else None
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        try:
+            yield Chromium(browser=browser, shots=shots)
+        finally:
+            browser.close()
