@@ -8,6 +8,7 @@ from typing import Any
 from gateway.upstream.client import Headers, UpstreamRequest
 from gateway.upstream.connection import Response
 from gateway.upstream.http1 import Http1Transport
+from gateway.upstream.pooled import PooledTransport
 from routing.core.catalog import Provider
 from tests.support.scripted import Expect, Repeat, Script, ScriptedUpstream, Send, answer
 
@@ -18,10 +19,14 @@ def provider_at(upstream: ScriptedUpstream, **fields: Any) -> Provider:
     return Provider(**{"name": "p", "base_url": upstream.base_url, "dialect": "openai-chat", **fields})
 
 
+kind: type[PooledTransport] = Http1Transport
+"""What `transport` makes; a fixture of this directory sets it to each in turn."""
+
+
 @contextlib.asynccontextmanager
-async def transport(**options: Any) -> AsyncIterator[Http1Transport]:
+async def transport(**options: Any) -> AsyncIterator[PooledTransport]:
     """Closed at the end, and then without an open socket or a place in use."""
-    made = Http1Transport(**{"environ": {}, **options})
+    made = kind(**{"environ": {}, **options})
     try:
         yield made
     finally:
@@ -34,7 +39,7 @@ def now() -> float:
 
 
 async def send(
-    through: Http1Transport,
+    through: PooledTransport,
     provider: Provider,
     body: bytes = b"{}",
     *,
@@ -47,7 +52,7 @@ async def send(
     return await through.send(request, connect_by=now() + connect_within, respond_by=now() + within)
 
 
-async def call(through: Http1Transport, provider: Provider, body: bytes = b"{}", **options: Any) -> bytes:
+async def call(through: PooledTransport, provider: Provider, body: bytes = b"{}", **options: Any) -> bytes:
     """The whole body of the answer."""
     response = await send(through, provider, body, **options)
     return await response.read(by=now() + 5, limit=1 << 26)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.upstream.client import Headers
-from gateway.upstream.http1 import Http1Transport
+from gateway.upstream.pooled import PooledTransport
 from tests.gateway.upstream.calling import call, failure, now, provider_at, send, transport, until
 from tests.support.loops import LoopName, on_both_loops, run
 from tests.support.scripted import (
@@ -41,7 +41,7 @@ async def exchange(script: Script) -> tuple[int, Headers, bytes, bool, bool]:
         return response.status, response.headers, body, response.complete_by_eof, kept
 
 
-async def _is_still_open(through: Http1Transport) -> bool:
+async def _is_still_open(through: PooledTransport) -> bool:
     for _ in range(5):
         await asyncio.sleep(0)
     return through.open_connections > 0
@@ -168,7 +168,7 @@ def test_a_fault_is_the_error_of_its_kind_and_closes_the_connection(script: Scri
             assert (name, through.in_use("p")) == (error, 0)
             await until(lambda: upstream.connections[0].ended.is_set() and not through.open_connections)
 
-    async def _read(through: Http1Transport, upstream: ScriptedUpstream) -> bytes:
+    async def _read(through: PooledTransport, upstream: ScriptedUpstream) -> bytes:
         response = await send(through, provider_at(upstream))
         return await response.read(by=now() + 5, limit=1 << 20)
 
