@@ -104,7 +104,7 @@ def test_while_its_own_buffer_is_full(
 def test_many_leave_and_the_gateway_goes_on(served: Served, simulator: SimulatorProcess) -> None:
     """Leaving at any time costs nobody else anything, and leaves nothing behind."""
     simulator.set(tokens_per_second=50, output_tokens=1000)
-    before = len(served.ends())
+    before, said_before = len(served.ends()), len(served.process.err.read_text())
     rounds = 40
     for number in range(rounds):
         with wire.connected(served.address) as connection:
@@ -121,7 +121,4 @@ def test_many_leave_and_the_gateway_goes_on(served: Served, simulator: Simulator
         wire.request(served.address, "POST", "/v1/chat/completions", headers=bearer, body=body) for _ in range(20)
     ]
     assert {reply.status for reply in replies} == {200}
-    said = served.process.err.read_text()
-    assert "Traceback" not in said
-    assert "was destroyed" not in said
-    assert "never retrieved" not in said
+    assert served.process.err.read_text()[said_before:] == ""
