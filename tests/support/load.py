@@ -42,7 +42,7 @@ class Clients:
         started = time.monotonic()
         status, headers, answer = await self._exchange(head.encode() + body)
         ended = time.monotonic()
-        code = json.loads(answer)["error"]["code"] if status >= 400 else None
+        code = json.loads(answer)["error"].get("code") if status >= 400 else None
         outcome = Outcome(caller, status, headers.get("retry-after"), code, ended - started, ended)
         self.outcomes.append(outcome)
         return outcome
