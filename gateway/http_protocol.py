@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import uuid
 from collections.abc import Generator
 from types import FrameType
@@ -34,7 +35,7 @@ SWEEP_SECONDS = 0.5
 ENDING_SECONDS = 2.0
 """What a request that was still running at the end of the drain has for its error event."""
 
-EXTENSIONS: dict[str, dict[str, object]] = {UNFINISHED: {}}
+EXTENSIONS: dict[str, dict[object, object]] = {UNFINISHED: {}}
 
 _BODY_FIELDS = (b"content-length", b"transfer-encoding")
 
@@ -95,6 +96,16 @@ def _nothing() -> None:
     pass
 
 
+ESTABLISHED = 1
+"""The kernel's word for a connection that neither side has ended (`tcp_states.h`)."""
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Whether the client has closed its side. Nothing else tells while nothing is read."""
+    state: int = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return state != ESTABLISHED
+
+
 class ClientProtocol(HttpToolsProtocol):
     limits = ClientLimits()
 
@@ -128,6 +139,15 @@ class ClientProtocol(HttpToolsProtocol):
             running.message_event.set()
         self.pipeline.clear()
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Nothing more will be sent: taken for leaving. What the client did not read would else keep the connection."""
+        if self._is_serving():
+            self.transport.abort()
+
+    def _is_serving(self) -> bool:
+        running = self._running
+        return running is not None and not running.response_complete
 
     def data_received(self, data: bytes) -> None:
         if self._ended:
@@ -290,6 +310,9 @@ class ClientProtocol(HttpToolsProtocol):
                 return
         self._unsent = size
         self._drained = False
+        if self.flow.read_paused and self._is_serving() and _has_left(transport):
+            transport.abort()
+            return
         if self._phase == IDLE or transport.is_closing():
             return
         if self._phase == HEAD:

@@ -87,11 +87,7 @@ def test_between_two_events(served: Served, simulator: SimulatorProcess, leave: 
 
 @on_both_dialects
 @by_either_end
-def test_while_its_own_buffer_is_full(
-    request: pytest.FixtureRequest, served: Served, simulator: SimulatorProcess, leave: Leave, path: str
-) -> None:
-    if served.server == "uvicorn" and leave is wire.finish:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="noticed only once the client is cut off"))
+def test_while_its_own_buffer_is_full(served: Served, simulator: SimulatorProcess, leave: Leave, path: str) -> None:
     simulator.set(tokens_per_second=0, output_tokens=400_000)
     with wire.connected(served.address, receive_buffer=4096) as connection:
         asking(connection, served, path, stream=True)

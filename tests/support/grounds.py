@@ -12,7 +12,8 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from reports.core.record import EndRecord, IntentRecord
-from tests.support.hostile import Address, ask, descriptors_of, head
+from tests.support.hostile import Address, ask, descriptors_of, head, post
+from tests.support.loops import run
 from tests.support.processes import GatewayProcess
 
 MAX_REQUEST_BYTES = 10_000_000
@@ -43,6 +44,11 @@ def configuration(base_url: str, *, group: str, **provider: Any) -> str:
     groups = {group: {"strategy": "failover", "targets": targets}}
     callers = {"tester": {"allow": ["*"], "see_routing": True}}
     return json.dumps({"providers": providers, "models": groups, "callers": callers})
+
+
+def hello(group: str, **more: Any) -> dict[str, Any]:
+    """A short request in either dialect."""
+    return {"model": group, "max_tokens": 64, "messages": [{"role": "user", "content": "Hello"}], **more}
 
 
 @dataclass(slots=True)
@@ -133,7 +139,11 @@ class Grounds:
             unblock=self._unblock,
         )
         self._started.append(process)
-        return Ground(process, process.until_accepted(process.token()), server)
+        ground = Ground(process, process.until_accepted(process.token()), server)
+        # An exchange that fails: what a process opens once is open before anybody counts.
+        failed = run(ask(ground.address, post("/v1/chat/completions", hello("nowhere"), token=ground.token)))
+        assert failed.status == 502, failed
+        return ground
 
     def stop(self) -> None:
         for process in self._started:

@@ -229,7 +229,7 @@ def parse(heard: bytes) -> Answer | None:
 
 
 def _unchunked(data: bytes) -> tuple[bytes, bool, bytes]:
-    pieces = []
+    pieces: list[bytes] = []
     while True:
         size_line, end, data = data.partition(b"\r\n")
         if not end:
