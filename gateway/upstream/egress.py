@@ -16,6 +16,7 @@ from gateway.upstream.errors import ConnectError, UpstreamError
 from routing.core.catalog import Provider
 
 _MAX_ANSWER = 16_384
+_NO_URL = "holds no proxy's URL such as http://proxy.example:3128"
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
 
 
@@ -37,12 +38,13 @@ def proxy_of(provider: Provider, environ: Mapping[str, str]) -> Proxy | None:
         raise ConnectError(f"{what} is not set")
     try:
         url = urlsplit(value)
-        port = url.port or {"http": 80, "https": 443}.get(url.scheme)
+        port = url.port or (443 if url.scheme == "https" else 80)
         host = (url.hostname or "").encode("idna" if url.hostname and not url.hostname.isascii() else "ascii").decode()
     except ValueError:  # UnicodeError is one
-        host, port = "", None
-    if not host or port is None or url.path not in ("", "/") or url.query or url.fragment or not host.isprintable():
-        raise ConnectError(f"{what} holds no proxy's URL such as http://proxy.example:3128")
+        raise ConnectError(f"{what} {_NO_URL}") from None
+    bare = url.path in ("", "/") and not url.query and not url.fragment and host.isprintable()
+    if url.scheme not in ("http", "https") or not host or not port or not bare:
+        raise ConnectError(f"{what} {_NO_URL}")
     authorization = None
     if url.username is not None:
         user = unquote_to_bytes(url.username) + b":" + unquote_to_bytes(url.password or "")

@@ -5,8 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gateway.upstream.client import Headers, UpstreamRequest
-from gateway.upstream.connection import Response
+from gateway.upstream.client import Headers, Transport, UpstreamRequest
 from gateway.upstream.http1 import Http1Transport
 from gateway.upstream.pooled import PooledTransport
 from routing.core.catalog import Provider
@@ -39,7 +38,7 @@ def now() -> float:
 
 
 async def send(
-    through: PooledTransport,
+    through: Transport,
     provider: Provider,
     body: bytes = b"{}",
     *,
@@ -47,15 +46,15 @@ async def send(
     path: str = "/chat/completions",
     within: float = 5.0,
     connect_within: float = 5.0,
-) -> Response:
+) -> Any:
     request = UpstreamRequest(provider=provider, path=path, headers=headers or [], body=body)
     return await through.send(request, connect_by=now() + connect_within, respond_by=now() + within)
 
 
-async def call(through: PooledTransport, provider: Provider, body: bytes = b"{}", **options: Any) -> bytes:
+async def call(through: Transport, provider: Provider, body: bytes = b"{}", **options: Any) -> bytes:
     """The whole body of the answer."""
     response = await send(through, provider, body, **options)
-    return await response.read(by=now() + 5, limit=1 << 26)
+    return bytes(await response.read(by=now() + 5, limit=1 << 26))
 
 
 async def failure(awaitable: Any) -> tuple[str, str]:

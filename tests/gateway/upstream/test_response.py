@@ -170,7 +170,7 @@ def test_a_fault_is_the_error_of_its_kind_and_closes_the_connection(script: Scri
 
     async def _read(through: PooledTransport, upstream: ScriptedUpstream) -> bytes:
         response = await send(through, provider_at(upstream))
-        return await response.read(by=now() + 5, limit=1 << 20)
+        return bytes(await response.read(by=now() + 5, limit=1 << 20))
 
     run(main(), loop=loop)
 
