@@ -33,7 +33,7 @@ def load(text: bytes) -> Configuration:
         problems = [Problem("", "the file is empty; `providers: {}` says that nothing is configured")]
     if parsed.data is None:
         raise ConfigurationError(problems)
-    file, found = read(_File, parsed.data)
+    file, found = read(File, parsed.data)
     problems += [problem for problem in found if problem.path not in parsed.unread]
     if file is None or problems:
         problems += _problems_despite(parsed.data, problems)
@@ -91,7 +91,7 @@ _GROUP_KEYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CallerInFile(CallerEntry):
+class CallerInFile(CallerEntry):
     """The same with the reader's marks, which `accounts` does not know."""
 
     spend_ceiling: Annotated[Mapping[str, object], NotYet()] = field(default_factory=dict)
@@ -99,18 +99,20 @@ class _CallerInFile(CallerEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class File:
+    """The top of the file."""
+
     version: Annotated[int, Within(1, 1)] = 1
     providers: Mapping[Annotated[str, NAME], Provider] = field(default_factory=dict)
     models: Mapping[Annotated[str, NAME], Group] = field(default_factory=dict)
-    callers: Mapping[Annotated[str, NAME], _CallerInFile] = field(default_factory=dict)
+    callers: Mapping[Annotated[str, NAME], CallerInFile] = field(default_factory=dict)
 
 
-def document_of(file: _File) -> Document:
+def document_of(file: File) -> Document:
     return Document(providers=file.providers, models=file.models)
 
 
-def _entry(caller: _CallerInFile) -> CallerEntry:
+def _entry(caller: CallerInFile) -> CallerEntry:
     return CallerEntry(**{each.name: getattr(caller, each.name) for each in fields(CallerEntry)})
 
 
