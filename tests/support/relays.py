@@ -13,6 +13,7 @@ from accounts.core.secret import digest_of, with_checksum
 from gateway.relay.app import Relay
 from gateway.snapshot import Snapshot
 from gateway.upstream.http1 import Http1Transport
+from gateway.upstream.pooled import PooledTransport
 from reports.core.record import EndRecord, IntentRecord
 from routing.core.affinity import Pins
 from routing.core.catalog import Group, Target
@@ -23,6 +24,9 @@ from tests.support.documents import some_catalog, some_group, some_provider, som
 from tests.support.scripted import Expect, Repeat, Script, ScriptedUpstream, Send
 
 PEPPER = b"pepper" * 6
+
+kind: type[PooledTransport] = Http1Transport
+"""What carries a relay's requests; the fixture `transport` of `tests/faults` sets it to each in turn."""
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ class Bench:
 
     relay: Relay
     snapshot: Snapshot
-    transport: Http1Transport
+    transport: PooledTransport
     kept: Kept
     secret: str
 
@@ -88,7 +92,7 @@ async def relaying(group: Group, *more: Group, **settings: Any) -> AsyncIterator
     )
     token = Token(caller=caller, shown=secret[:12], digest=digest_of(secret.encode(), PEPPER))
     snapshot = Snapshot(some_catalog(group, *more), Directory(version=1, tokens={token.digest: token}))
-    transport = Http1Transport(environ={})
+    transport = kind(environ={})
     kept = Kept()
     chosen: dict[str, Any] = {
         "max_request_bytes": 33_554_432,
