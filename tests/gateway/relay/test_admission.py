@@ -509,8 +509,7 @@ def at_headers(bench: Bench, *, length: int) -> list[tuple[bytes, bytes]]:
 @in_loop
 async def test_a_request_whose_time_is_up_is_refused():
     async with full(queue_seconds=0.05) as at:
-        call = await at.waits()
-        reply = await call.answered(limit_s=2.0)
+        reply = await at.bench.post(CHAT, hi())
         assert at.counts[:2] == (1, 0)
     assert (reply.status, reply.header("retry-after"), reply.json()["error"]["code"]) == (503, "1", "overloaded")
     assert "within 0.05 s" in reply.json()["error"]["message"]
