@@ -39,9 +39,9 @@ NAMED: Final = {b"x-session-id": b"5f1f9a1c-9b57-4f6a-8a52-0f5b3a0a3d10"}
 """What a client sends that names its conversation."""
 
 
-def some_group(targets: int) -> Group:
+def some_group(targets: int, *, prompt_features: bool = False) -> Group:
     """The group of the measured configuration."""
-    file = json.loads(configuration(targets=targets))
+    file = json.loads(configuration(targets=targets, prompt_features=prompt_features))
     document, problems = read(Document, {"providers": file["providers"], "models": file["models"]})
     assert document is not None, problems
     return compile_document(document).groups[MODEL]
@@ -114,19 +114,27 @@ def by_targets(*, times: int) -> list[dict[str, float]]:
 
 
 def by_prompt(*, times: int) -> list[dict[str, float]]:
-    """`shape_named_us`: of a request that names its conversation, so that its beginning need not be read."""
-    group = some_group(8)
+    """`shape_us` of a request that names its conversation; `begun_us`: that is told by its beginning; `scanned_us`: that
+    is looked through for features."""
+    group, scanning = some_group(8), some_group(8, prompt_features=True)
     rows: list[dict[str, float]] = []
     for size in PROMPT_BYTES:
         call = some_call(size)
         steps: list[Callable[[], object]] = [
             partial(CHAT.decode, call.body),
-            partial(shape, call, group),
             partial(shape, call, group, NAMED),
+            partial(shape, call, group),
+            partial(shape, call, scanning, NAMED),
         ]
-        decode, plain, named = cpu_us(steps, times=max(5, times * 1_000 // (size + 1_000)))
+        decode, named, begun, scanned = cpu_us(steps, times=max(5, times * 1_000 // (size + 1_000)))
         (choice,) = decide_us([(group, shape(call, group))], times=times)
-        spent = {"decode_us": decode, "shape_us": plain, "shape_named_us": named, "decide_us": choice}
+        spent = {
+            "decode_us": decode,
+            "shape_us": named,
+            "begun_us": begun,
+            "scanned_us": scanned,
+            "decide_us": choice,
+        }
         rows.append({"bytes": size} | {name: round(us, 1) for name, us in spent.items()})
     return rows
 

@@ -401,6 +401,6 @@ int main(int count, char **arguments) {
             if (t) last_answer = t;
         }
     }
-    print(connections, last_answer > started ? last_answer - started : 1e-9);
+    print(connections, (last_answer > started ? last_answer : now()) - started);
     return 0;
 }

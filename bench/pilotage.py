@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CALLER = "bench"
 
 
-def configuration(*, targets: int, upstreams: Sequence[int] = (9001, 9002)) -> bytes:
+def configuration(*, targets: int, upstreams: Sequence[int] = (9001, 9002), prompt_features: bool = False) -> bytes:
     """A configuration file with one group of so many targets, on one provider per upstream port.
 
     Every other target is validated; prices, weights and qualities differ. Both score terms hold for every request.
@@ -49,7 +49,7 @@ def configuration(*, targets: int, upstreams: Sequence[int] = (9001, 9002)) -> b
             }
         )
     policy = {
-        "signals": {"prompt_features": {"enabled": True, "features": ["code", "diff", "stack_trace"]}},
+        "signals": {"prompt_features": {"enabled": prompt_features, "features": ["code", "diff", "stack_trace"]}},
         "score_terms": [
             {
                 "name": "cheapest_fast_enough",

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +62,7 @@ class NotReady(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 1 when Pilotage left a request without its answer."""
     options = _options(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     out = options.out.resolve()
     work = out / "bench"
     work.mkdir(parents=True, exist_ok=True)

@@ -237,24 +237,16 @@ def _decisions(measured: Measured) -> str:
         [str(row["targets"]), _whole(row["decide_us"]), _whole(row["decide_us"] / row["targets"], 1)]
         for row in found["targets"]
     ]
-    prompts = [
-        [
-            f"{row['bytes']:,}",
-            _whole(row["decode_us"]),
-            _whole(row["shape_us"]),
-            _whole(row["shape_named_us"]),
-            _whole(row["decide_us"]),
-        ]
-        for row in found["prompts"]
-    ]
-    return "\n\n".join(
-        [
-            _table(("targets, two terms", "`decide()`, CPU us", "for each target"), choices),
-            _table(
-                ("prompt, bytes", "decode, CPU us", "shape", "shape, the client names its conversation", "`decide()`"),
-                prompts,
-            ),
-        ]
+    columns = ("decode_us", "shape_us", "begun_us", "scanned_us", "decide_us")
+    prompts = [[f"{row['bytes']:,}", *(_whole(row[column]) for column in columns)] for row in found["prompts"]]
+    head = (
+        "prompt, bytes", "decode, CPU us", "shape", "shape, conversation told by its beginning",
+        "shape with prompt features", "`decide()`",
+    )  # fmt: skip
+    return (
+        _table(("targets, two terms", "`decide()`, CPU us", "for each target"), choices)
+        + "\n\n"
+        + _table(head, prompts)
     )
 
 
@@ -264,7 +256,7 @@ def _steps(measured: Measured) -> str:
     if found is None:
         return ""
     rows = [[row["step"], _tenth(row["us"])] for row in found["steps"]]
-    return _table(("step of a request in the relay, 8 targets", "CPU us"), rows)
+    return _table(("step of a request in the relay, 8 targets", "us"), rows)
 
 
 # How a table is written.

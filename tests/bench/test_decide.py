@@ -23,7 +23,7 @@ def test_a_choice_costs_the_same_for_a_long_prompt() -> None:
 
 def test_a_prompt_is_looked_at_no_further_than_it_may_be_scanned() -> None:
     """The client names its conversation, so that nobody reads the prompt's beginning for it."""
-    group = some_group(8)
+    group = some_group(8, prompt_features=True)
     scanned = group.score.max_scan_bytes
     bound, beyond = cpu_us(
         [partial(shape, some_call(size), group, NAMED) for size in (2 * scanned, 16 * scanned)], times=10, rounds=ROUNDS
