@@ -365,6 +365,18 @@ def test_a_provider_has_one_credential_and_sends_it() -> None:
     ]
 
 
+def test_a_proxy_is_named_by_a_variable_and_needs_the_transport_that_uses_it() -> None:
+    assert provider_problems(transport="httpx") == []
+    assert provider_problems(transport="httpx", proxy_env="EGRESS_PROXY") == []
+    assert provider_problems(proxy_env="EGRESS_PROXY") == [
+        "providers.house.proxy_env: is used only with transport: httpx"
+    ]
+    for name in ("PILOTAGE_TOKEN_PEPPER", "DATABASE_URL", "redis_url"):
+        assert provider_problems(transport="httpx", proxy_env=name) == [
+            "providers.house.proxy_env: names a setting of the gateway itself"
+        ]
+
+
 @pytest.mark.parametrize(
     ("headers", "found"),
     [
