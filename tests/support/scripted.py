@@ -10,9 +10,11 @@ runs out leaves the connection open and silent. `scripted_in_thread` is the same
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import ssl
 import struct
+import termios
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +56,13 @@ class Flood:
 @dataclass(frozen=True, slots=True)
 class Pause:
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Await:
+    """Waits until the test sets the event."""
+
+    event: asyncio.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,7 @@ Step = (
     | Drip
     | Flood
     | Pause
+    | Await
     | AwaitPeer
     | StopReading
     | StartReading
@@ -170,6 +180,10 @@ class ScriptedUpstream:
     @property
     def open_connections(self) -> int:
         return len(self._live)
+
+    def taken(self) -> list[int]:
+        """Bytes that the peer's kernel has taken in, of every open connection."""
+        return [player.taken() for player in self._live]
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -242,6 +256,11 @@ class _Player(asyncio.Protocol):
         self._task.cancel()
         self._transport.abort()
 
+    def taken(self) -> int:
+        queued = bytearray(4)
+        fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+        return self.played.sent - self._transport.get_write_buffer_size() - int.from_bytes(queued, "little")
+
     def _peer_left(self) -> None:
         if self.played.peer_gone_at is None:
             self.played.peer_gone_at = self._loop.time()
@@ -274,6 +293,8 @@ class _Player(asyncio.Protocol):
                         total -= len(piece)
                 case Pause(seconds):
                     await asyncio.sleep(seconds)
+                case Await(event):
+                    await event.wait()
                 case AwaitPeer():
                     await self.played.peer_gone.wait()
                 case StopReading():
