@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.timezone import localtime
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -73,7 +75,7 @@ class CallerAdmin(ModelAdmin):
 
 @admin.register(Token)
 class TokenAdmin(ModelAdmin):
-    list_display = ("shown", "caller", "state", "expires_at", "only_groups", "created_at", "created_by")
+    list_display = ("shown", "caller", "state", "expires", "only_groups", "created_at", "created_by")
     list_filter = ("caller", ("revoked_at", admin.EmptyFieldListFilter))
     list_select_related = ("caller",)
     search_fields = ("shown", "caller__name")
@@ -87,13 +89,13 @@ class TokenAdmin(ModelAdmin):
         "caller",
         "state",
         "only_groups",
-        "expires_at",
+        "expires",
         "revoked_at",
         "created_at",
         "created_by",
     )
     fieldsets = (
-        (None, {"fields": ("shown", "caller", "state", "only_groups", "expires_at", "revoked_at")}),
+        (None, {"fields": ("shown", "caller", "state", "only_groups", "expires", "revoked_at")}),
         ("Made", {"fields": ("created_at", "created_by")}),
         ("Revoke", {"fields": ("revoke",)}),
     )
@@ -183,6 +185,10 @@ class TokenAdmin(ModelAdmin):
         if token.expires_at is not None and token.expires_at <= timezone.now():
             return "expired"
         return "good" if token.caller.active else "caller inactive"
+
+    @display(description="Expires", ordering="expires_at")
+    def expires(self, token: Token) -> str:
+        return "never" if token.expires_at is None else date_format(localtime(token.expires_at), "DATETIME_FORMAT")
 
     @display(description="Only these groups")
     def only_groups(self, token: Token) -> str:

@@ -23,8 +23,6 @@ from routing.models import ModelGroup, Provider, ProviderModel
 admin.site.index_template = "gateway/index.html"
 admin.site.index_title = "Overview"
 
-SHOWN_PROBLEMS = 10
-
 
 class Publishes(ModelAdmin):
     """Publishes once for each request that stored something, in the transaction that stored it, after all inlines."""
@@ -107,7 +105,7 @@ class RevisionAdmin(ModelAdmin):
 
     @display(description="Changes")
     def summary(self, revision: Revision) -> str:
-        return change_summary(revision.diff)
+        return format_html('<span class="pilotage-long">{}</span>', change_summary(revision.diff))
 
     @display(description="SHA-256")
     def checksum(self, revision: Revision) -> str:
@@ -151,16 +149,14 @@ _REWRITTEN = ("provider", "providermodel", "modelgroup")
 
 
 def tell(request: HttpRequest, outcome: publish.Published | publish.Pending) -> None:
+    """What is wrong while something is pending stands on every page that shows this message: see pending.html."""
     match outcome:
         case publish.Published(new=True, number=number):
             messages.success(request, f"Published revision {number}.")
         case publish.Published(number=number):
             messages.info(request, f"Nothing differs from revision {number}, which goes on serving.")
-        case publish.Pending(problems=problems):
-            shown = "; ".join(map(str, problems[:SHOWN_PROBLEMS]))
-            more = f"; and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
-            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-            messages.warning(request, f"Stored, but not published: {count}: {shown}{more}")
+        case publish.Pending():
+            messages.warning(request, "Stored, but not published: see below.")
 
 
 def _author(request: HttpRequest) -> str:

@@ -194,6 +194,11 @@ class ReadForm(RowForm):
         return cleaned
 
 
+def _name_the_empty_choice(field: forms.Field, text: str) -> None:
+    assert isinstance(field, forms.ChoiceField)
+    field.choices = [(value, label if value else text) for value, label in field.choices]
+
+
 class ProviderForm(ReadForm):
     kind = document.Provider
     columns = store.PROVIDER
@@ -218,12 +223,14 @@ class ProviderForm(ReadForm):
             "dialect": "The API that is spoken at the base URL; callers of this dialect are passed through unchanged.",
             "api_key_env": "Its name, such as OPENAI_API_KEY, not the key. Each gateway process reads its own environment.",
             "api_key_file": "Its path, as each gateway process sees it. Read again when the file changes.",
+            "auth": "By dialect: x-api-key for Anthropic, Authorization: Bearer for the others.",
             "allow_private_addresses": "For a host name that resolves to a private or loopback address, such as another "
             "container. A base URL that is literally 127.0.0.0/8, ::1 or localhost is always allowed.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _name_the_empty_choice(self.fields["auth"], "by dialect")
         self._was = (self.instance.base_url, self.instance.api_key)
         self.key_was_cleared = False
         """The base URL has another origin now, and the stored key was not meant for that."""
@@ -282,6 +289,10 @@ class ProviderModelForm(ReadForm):
             "cache_write_price_per_million_usd": "For input written to the cache; US dollars per million.",
             "cache_write_1h_price_per_million_usd": "For an hour in the cache; US dollars per million.",
         }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _name_the_empty_choice(self.fields["output_token_field"], "as it came")
 
     def plain(self) -> dict[str, Any]:
         return store.plain_model(self.instance)

@@ -34,4 +34,5 @@ def change_summary(diff: str) -> str:
     """The first change, and how many more there are."""
     lines = diff.splitlines()
     more = f", and {len(lines) - 1:,} more" if len(lines) > 1 else ""
-    return f"{lines[0][:100]}{more}" if lines else "none"
+    first = lines[0] if lines else "none"
+    return f"{first if len(first) <= 100 else first[:99] + '…'}{more}"

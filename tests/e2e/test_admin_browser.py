@@ -75,7 +75,16 @@ def empty_site(
 
 def _create_admin(data: Path) -> None:
     subprocess.run(
-        [sys.executable, "manage.py", "createsuperuser", "--noinput", "--username", "admin", "--email", "a@example.com"],
+        [
+            sys.executable,
+            "manage.py",
+            "createsuperuser",
+            "--noinput",
+            "--username",
+            "admin",
+            "--email",
+            "a@example.com",
+        ],
         cwd=ROOT,
         env={"PATH": "", "PILOTAGE_DATA_DIR": str(data), "DJANGO_SUPERUSER_PASSWORD": PASSWORD},
         check=True,
@@ -94,20 +103,29 @@ class Person:
         return self.window.page
 
     def log_in(self) -> None:
-        self.window.open("/")
+        self.page.goto(self.window.origin)
+        self.window.look("the login")
         self.window.shot("login")
         self.page.get_by_label("Username").fill("admin")
         self.page.get_by_label("Password").fill(PASSWORD)
-        self.page.get_by_role("button", name="Log in").click()
+        with self.page.expect_navigation():
+            self.page.get_by_role("button", name="Log in").click()
         self.window.look("the overview")
+        expect(self.page.get_by_role("heading", name="Overview")).to_be_visible()
 
     def follow(self, name: str, *, within: str = "body") -> None:
-        self.page.locator(within).get_by_text(name, exact=True).first.click()  # icons are part of a link's own name
+        link = self.page.locator(within).get_by_text(name, exact=True).first  # icons are part of a link's own name
+        with self.page.expect_navigation():
+            link.click()
         self.window.look(name)
 
     def to(self, title: str) -> None:
         """By the sidebar."""
         self.follow(title, within="#nav-sidebar-apps")
+
+    def add_a(self, part: str) -> None:
+        """A row of a part of the page."""
+        self.page.get_by_text(f"Add another {part}", exact=True).click()
 
     def unfold(self, title: str, *, within: str = "body") -> None:
         self.page.locator(within).locator("summary", has_text=title).first.click()
@@ -126,7 +144,8 @@ class Person:
         self.page.locator(".select2-results__option", has_text=name).click()
 
     def press(self, button: str = "Save") -> None:
-        self.page.get_by_role("button", name=button, exact=True).click()
+        with self.page.expect_navigation():
+            self.page.get_by_role("button", name=button, exact=True).click()
         self.window.look(f"after {button}")
 
     def reads(self, text: str) -> None:
@@ -138,6 +157,7 @@ def field_row(page: Page, name: str) -> Locator:
     return page.locator(".field-line", has=page.locator(f"[name='{name}']"))
 
 
+@pytest.mark.timeout(300)  # some eighty pages
 def test_a_newcomer_sets_a_gateway_up_by_clicking(empty_site: Site, chromium: Chromium) -> None:
     site = empty_site
     window = chromium.window(site.gateway.url)
@@ -204,7 +224,7 @@ def _adds_a_group_with_mistakes(newcomer: Person) -> None:
     newcomer.fill(name="chat")
     newcomer.choose_model("targets-0", "house/small")
     newcomer.fill(targets__0__tags="fast, cheap")
-    newcomer.follow("Add another Score term")
+    newcomer.add_a("Score term")
     newcomer.fill(
         score_terms__0__name="quick",
         score_terms__0__expression="0.5 * cost_score + 0.5 * latencey_score",
@@ -342,3 +362,146 @@ def _finds_no_secret_on_any_page(newcomer: Person, token: str) -> None:
         found = re.findall(r'href="(/admin/[^"?#]*)"', text)
         waiting += [link for link in found if link not in seen and link not in waiting and "logout" not in link]
     assert len(seen) > 30, seen
+
+
+@pytest.fixture(scope="module")
+def full_site(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[GatewayProcess]:
+    """Configured with everything that there is, and a user `admin`."""
+    folder = tmp_path_factory.mktemp("full")
+    gateway = GatewayProcess(
+        folder,
+        database=sqlite_template,
+        configuration=(ROOT / "config.example.yaml").read_text(),
+        unblock=django_db_blocker,
+    )
+    _create_admin(gateway.data)
+    yield gateway
+    gateway.kill()
+
+
+FORMS = (
+    "/admin/routing/provider/add/",
+    "/admin/routing/modelgroup/add/",
+    "/admin/routing/provider/1/change/",
+    "/admin/routing/providermodel/1/change/",
+    "/admin/routing/modelgroup/1/change/",
+    "/admin/accounts/caller/1/change/",
+    "/admin/accounts/token/add/",
+)
+OTHER_PAGES = (
+    "/admin/",
+    "/admin/routing/provider/",
+    "/admin/routing/providermodel/",
+    "/admin/routing/modelgroup/",
+    "/admin/accounts/caller/",
+    "/admin/accounts/token/",
+    "/admin/gateway/revision/",
+    "/admin/gateway/revision/1/change/",
+)
+
+OPEN_EVERYTHING = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+UNLABELLED = """
+[...document.querySelectorAll('#content-main :is(input, select, textarea)')]
+    .filter(each => each.type !== 'hidden' && !each.name.includes('__prefix__') && each.checkVisibility())
+    .filter(each => !each.labels?.length && !each.ariaLabel && !each.placeholder && !each.getAttribute('aria-labelledby'))
+    .map(each => each.name || each.outerHTML)
+"""
+HARD_TO_READ = """
+(() => {
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const rgba = colour => {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const light = ([r, g, b]) => {
+        const [x, y, z] = [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+    };
+    const behind = each => {
+        for (; each; each = each.parentElement) {
+            const colour = rgba(getComputedStyle(each).backgroundColor);
+            if (colour[3] > 250) return colour;
+        }
+        return [255, 255, 255];
+    };
+    return [...document.querySelectorAll('[class*=pilotage-]')].filter(each => each.checkVisibility()).map(each => {
+        const [a, b] = [light(rgba(getComputedStyle(each).color)), light(behind(each))].sort((a, b) => b - a);
+        return [each.className, Math.round(10 * (a + 0.05) / (b + 0.05)) / 10];
+    }).filter(([, contrast]) => contrast < 4.5);
+})()
+"""
+
+
+def test_every_page_fits_a_narrow_screen_and_labels_its_fields(full_site: GatewayProcess, chromium: Chromium) -> None:
+    window = chromium.window(full_site.url, width=390, height=800)
+    Person(window).log_in()
+    wrong: dict[str, Any] = {}
+    for path in (*OTHER_PAGES, *FORMS):
+        window.open(path)
+        window.page.evaluate(OPEN_EVERYTHING)
+        window.shot(f"narrow{path.replace('/', '-')}")
+        found = (window.page.evaluate(TOO_WIDE), window.page.evaluate(UNLABELLED))
+        if found != (0, []):
+            wrong[path] = found
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_what_the_admin_adds_to_its_theme_can_be_read(
+    full_site: GatewayProcess, chromium: Chromium, dark: bool
+) -> None:
+    window = chromium.window(full_site.url, dark=dark)
+    Person(window).log_in()
+    wrong: dict[str, Any] = {}
+    for path in ("/admin/", "/admin/gateway/revision/1/change/", "/admin/routing/modelgroup/1/change/"):
+        window.open(path)
+        window.page.evaluate(OPEN_EVERYTHING)
+        window.shot(f"{'dark' if dark else 'light'}{path.replace('/', '-')}")
+        assert window.page.evaluate("document.documentElement.classList.contains('dark')") is dark
+        if found := window.page.evaluate(HARD_TO_READ):
+            wrong[path] = found
+    assert wrong == {}
+
+
+def test_a_page_can_be_filled_in_without_a_mouse(full_site: GatewayProcess, chromium: Chromium) -> None:
+    window = chromium.window(full_site.url)
+    Person(window).log_in()
+    window.open("/admin/routing/provider/add/")
+    page = window.page
+    for name in ("name", "base_url", "dialect"):
+        _tab_to(page, f"document.activeElement.name === '{name}'")
+    _tab_to(
+        page, "document.activeElement.matches('summary') && document.activeElement.innerText.includes('Connection')"
+    )
+    page.keyboard.press("Enter")
+    _tab_to(page, "document.activeElement.name === 'headers'")
+    page.keyboard.type('{"x-team": "ml"}')
+    expect(page.locator("[name='headers']")).to_have_value('{"x-team": "ml"}')
+
+
+def _tab_to(page: Page, arrived: str) -> None:
+    for _ in range(60):
+        if page.evaluate(arrived):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"not reached by the keyboard: {arrived}")
+
+
+def test_settings_that_mean_nothing_for_a_strategy_are_out_of_sight(
+    full_site: GatewayProcess, chromium: Chromium
+) -> None:
+    window = chromium.window(full_site.url)
+    Person(window).log_in()
+    window.open("/admin/routing/modelgroup/add/")
+    strategy, terms = window.page.get_by_label("Strategy"), window.page.get_by_text("Score terms", exact=True)
+    expect(terms).to_be_visible()
+    strategy.select_option("failover")
+    expect(terms).to_be_hidden()
+    expect(window.page.get_by_text("Failing targets", exact=True)).to_be_visible()
+    strategy.select_option("dynamic_score")
+    expect(terms).to_be_visible()

@@ -354,3 +354,67 @@ def test_a_folded_section_with_an_error_is_open(client: Client) -> None:
     assert 'name="cool_down_max_ms"' not in hidden(after)
     assert 'name="targets-0-tier"' not in hidden(after)
     assert 'name="probe_max_seconds"' in hidden(after)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"x-a": "1", "x-a": "2"}', 'The key "x-a" is given twice.'),
+        ('{"x-a": {"b": 1, "b": 2}}', 'The key "b" is given twice.'),
+        ('{"x-a": NaN}', "NaN is no JSON number."),
+        ('{"x-a": }', "This is not JSON: Expecting value at line 1, column 9."),
+        ("9" * 5000, "A number is too long, or brackets are nested too deep."),
+        ("[" * 100_000, "A number is too long, or brackets are nested too deep."),
+    ],
+    ids=["twice", "twice-inside", "not-a-number", "not-json", "long-number", "deep"],
+)
+def test_json_that_the_file_would_refuse_is_refused_and_stays_as_it_was_typed(
+    client: Client, text: str, told: str
+) -> None:
+    some_rows()
+    url = change(Provider.objects.get())
+    answer = client.post(url, form_of(client, url) | {"headers": text})
+    assert errors_of(answer) == {"headers": [told]}
+    assert answer.context["adminform"].form["headers"].value() == text
+
+
+def test_a_json_field_that_is_emptied_holds_nothing_afterwards(client: Client) -> None:
+    some_rows()
+    Provider.objects.update(headers={"x-team": "ml"})
+    ProviderModel.objects.update(tool_support={"openai_chat": ["tools"]}, reasoning={"supported": True})
+    url = change(Provider.objects.get())
+    answer = client.post(
+        url,
+        form_of(client, url)
+        | {"headers": " ", "catalogue-0-tool_support": "", "catalogue-0-reasoning": "", "catalogue-0-validation": ""},
+    )
+    assert answer.status_code == 302
+    row = ProviderModel.objects.get()
+    assert (Provider.objects.get().headers, row.tool_support, row.reasoning, row.validation) == ({}, {}, None, None)
+
+
+def test_new_targets_come_after_the_others_in_the_order_of_the_page(client: Client) -> None:
+    group = some_rows()
+    Target.objects.update(position=7)
+    house = Provider.objects.get()
+    url = change(group)
+    data = form_of(client, url)
+    for name in ("second", "third"):
+        add_inline(data, "targets", position="", provider=house.pk, model=name, weight="1", overrides="", tags="")
+    assert client.post(url, data).status_code == 302
+    assert [str(target) for target in group.targets.all()] == ["house/small", "house/second", "house/third"]
+
+
+def test_a_new_model_reads_and_writes_text_unless_it_is_told_otherwise(client: Client) -> None:
+    some_rows()
+    add = reverse("admin:routing_providermodel_add")
+    data = form_of(client, add) | {"provider": Provider.objects.get().pk, "name": "large", "model": "large-1"}
+    assert client.post(add, data).status_code == 302
+    large = ProviderModel.objects.get(name="large")
+    assert (large.input_modalities, large.output_modalities) == (["text"], ["text"])
+
+
+def test_numbers_are_shown_without_a_fraction_that_they_do_not_have(client: Client) -> None:
+    page = client.get(change(some_rows())).content.decode()
+    shown = {name: re.search(rf'name="{name}" value="([^"]*)"', page) for name in ("contrast", "near_tie")}
+    assert {name: found and found[1] for name, found in shown.items()} == {"contrast": "4", "near_tie": "0.07"}

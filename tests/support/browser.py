@@ -49,6 +49,7 @@ class Window:
     def open(self, path: str) -> None:
         self.page.goto(self.origin + path)
         self.look(path)
+        assert self.page.url == self.origin + path
 
     def look(self, where: str) -> None:
         """Fails when anything went wrong until now, or the page's source holds a secret."""
@@ -88,9 +89,9 @@ class Chromium:
         return window
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chromium() -> Iterator[Chromium]:
-    """Ended with the module: while it runs, this thread has a running event loop.
+    """Ended with the test: while it runs, this thread has a running event loop.
 
     To look at the pages: `SCREENSHOTS=FOLDER pytest -m browser`.
     """
