@@ -222,6 +222,8 @@ class Downstream:
             pieces.append(
                 event.raw if self._rename is None else self._dialect.event_with_model(event.raw, self._rename)
             )
+            if kind == "done":
+                break  # what comes behind the marker is no part of the answer, however the bytes were cut
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _finish(self, reader: StreamReader) -> None:
