@@ -248,8 +248,15 @@ def test_a_server_that_sends_beyond_its_window_is_left(loop: LoopName, authority
         async with http2_upstream(answers_with(*wires), authority) as upstream, transport() as through:
             response = await send(through, provider_at(upstream, authority))
             await until(lambda: upstream.peers[0].gone.is_set(), within=5)
-            assert 65_536 < len(await response.receive(by=now() + 5)) <= 262_144
-            assert (await failure(response.receive(by=now() + 5)))[0] == "ProtocolError"
+            received = 0
+
+            async def all_there_is() -> None:
+                nonlocal received
+                while piece := await response.receive(by=now() + 5):
+                    received += len(piece)
+
+            assert (await failure(all_there_is()))[0] == "ProtocolError"
+            assert 65_536 < received <= 262_144 + 65_536
 
     run(main(), loop=loop)
 
