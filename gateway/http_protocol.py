@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import uuid
 from collections.abc import Generator
 from types import FrameType
@@ -96,6 +97,16 @@ def _nothing() -> None:
     pass
 
 
+_AT_ONCE = struct.pack("ii", 1, 0)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Ends the connection with a RST: else the kernel keeps what waits in it for a client that does not take it."""
+    with contextlib.suppress(OSError):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
+
+
 ESTABLISHED = 1
 """The kernel's word for a connection that neither side has ended (`tcp_states.h`)."""
 
@@ -143,7 +154,7 @@ class ClientProtocol(HttpToolsProtocol):
     def eof_received(self) -> None:
         """Nothing more will be sent: taken for leaving. What the client did not read would else keep the connection."""
         if self._is_serving():
-            self.transport.abort()
+            _reset(self.transport)
 
     def _is_serving(self) -> bool:
         running = self._running
@@ -306,12 +317,12 @@ class ClientProtocol(HttpToolsProtocol):
                 self._stalled_since = now
             elif now - self._stalled_since >= limits.write_stall_seconds:
                 log.info("a client was cut off: it read nothing", extra={"seconds": limits.write_stall_seconds})
-                transport.abort()
+                _reset(transport)
                 return
         self._unsent = size
         self._drained = False
         if self.flow.read_paused and self._is_serving() and _has_left(transport):
-            transport.abort()
+            _reset(transport)
             return
         if self._phase == IDLE or transport.is_closing():
             return

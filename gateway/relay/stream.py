@@ -18,6 +18,9 @@ from routing.core.catalog import ProviderTimeouts
 MAX_HELD_BYTES = 65_536
 """Of role chunks, pings and comments before the first content. More than that commits."""
 
+WRITE_BYTES = 65_536
+"""Given to the server at a time, which copies it: for a client that does not read, one such piece waits twice."""
+
 DRAIN_SECONDS = 1.0
 """How long a provider may take to end its body after the last event, before its connection is given up."""
 
@@ -95,9 +98,17 @@ class Downstream:
             if not self.started:
                 self.started = True
                 await self._send({"type": "http.response.start", "status": 200, "headers": self.head})
-            self.sent_bytes += len(body)
+            size = len(body)
+            self.sent_bytes += size
             self.ended = not more
-            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+            if size <= WRITE_BYTES:
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+                return
+            for start in range(0, size, WRITE_BYTES):
+                piece = body[start : start + WRITE_BYTES]
+                await self._send(
+                    {"type": "http.response.body", "body": piece, "more_body": more or start + WRITE_BYTES < size}
+                )
         except OSError as error:
             raise ClientLeft from error
 
@@ -165,6 +176,8 @@ class Downstream:
                     await self._write(b"".join([*held, good]))
                 raise self._failure(malformed(str(error)), "upstream_stream_truncated") from error
             out = self._listen(events, reader, on_content) if events else b""
+            is_over = not data
+            del data, events  # a client that does not read makes this frame last
             if self.committed:
                 if held:
                     held.append(out)
@@ -197,7 +210,7 @@ class Downstream:
                 keepalive_at = last + timeouts.keepalive_s
             else:
                 last = heard_at
-            if not data:
+            if is_over:
                 if reader.terminal:
                     return await self._finish(reader)
                 raise self._failure(

@@ -43,7 +43,9 @@ PLACES = 8
 SOON_S = 0.1
 """In which the provider's connection closes when nothing else goes on. One round of each test has to show it."""
 LOADED_S = 0.5
-"""In which it closes whatever goes on: every round."""
+"""In which it closes whatever goes on in the gateway: every round, where nothing else goes on in the machine."""
+BUSY_S = 1.0
+"""The same in a run beside others."""
 FINISH = chat_event(finish="stop")
 ANSWER = answer(json.dumps(completion()).encode())
 
@@ -213,10 +215,10 @@ async def recorded(ground: Ground, before: int, count: int, told: tuple[object, 
     assert seen == {told}
 
 
-def judge(took: list[float], *, soon_s: float = SOON_S) -> None:
+def judge(took: list[float], *, at_most_s: float = BUSY_S) -> None:
     print(f"closed within {max(took) * 1000:.0f} ms, median {statistics.median(took) * 1000:.0f} ms")
-    assert min(took) <= soon_s, took
-    assert max(took) <= LOADED_S, took
+    assert min(took) <= SOON_S, took
+    assert max(took) <= at_most_s, took
 
 
 def ways(rounds: int) -> Iterator[Callable[[Client], None]]:
@@ -240,7 +242,7 @@ def test_at_this_stage(narrow: Ground, name: str) -> None:
 def test_at_this_stage_over_and_over(narrow: Ground, name: str) -> None:
     took = run(rounds_of(narrow, STAGES[name], 1000), within=1700)
     if took:
-        judge(took)
+        judge(took, at_most_s=LOADED_S)
 
 
 def test_while_connecting(narrow: Ground, deaf_port: int) -> None:
@@ -304,7 +306,7 @@ def test_in_the_queue(narrow: Ground) -> None:
                 await client.send(whole(group, narrow.token))
                 await asyncio.sleep(0.02)
                 leave(client)
-                await recorded(narrow, ends + number, 1, ("client_cancelled", 499), within=LOADED_S)
+                await recorded(narrow, ends + number, 1, ("client_cancelled", 499), within=BUSY_S)
                 client.close()
             assert len(upstream.requests) == PLACES
 
