@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -176,13 +177,17 @@ def refuse_root_path(application: Application) -> Application:
             return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return await application(scope, receive, send)
-        body = (
-            b'{"type":"error","error":{"type":"invalid_request_error","code":"root_path_refused",'
-            b'"message":"Daphne-Root-Path is not accepted","param":null}}'
-        )
+        id = f"req_{uuid.uuid4().hex}"
+        error = '"type":"invalid_request_error","code":"root_path_refused","message":"Daphne-Root-Path is not accepted"'
+        if scope["path"].startswith("/v1/messages"):
+            text = f'{{"type":"error","error":{{{error}}},"request_id":"{id}"}}'
+        else:
+            text = f'{{"error":{{{error},"param":null}}}}'
+        body = text.encode()
         head = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", id.encode()),
             (b"connection", b"close"),
         ]
         await send({"type": "http.response.start", "status": 400, "headers": head})

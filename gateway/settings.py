@@ -162,6 +162,8 @@ LOGGING = {
         "daphne": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "asyncio": {"level": "WARNING"},
+        # Scanners ask under every name; each is answered 400.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
         # Statements hold values, also of columns that no log may show.
         "django.db.backends": {"level": "INFO"},
     },

@@ -402,7 +402,7 @@ def test_only_requests_with_a_root_path_are_refused() -> None:
         await guarded({"type": "http", "root_path": ""}, receive, send)
         await guarded({"type": "lifespan"}, receive, send)
         assert (reached, sent) == (["http", "lifespan"], [])
-        await guarded({"type": "http", "root_path": "/evil"}, receive, send)
+        await guarded({"type": "http", "path": "/v1/messages", "root_path": "/evil"}, receive, send)
         await guarded({"type": "websocket", "root_path": "/evil"}, receive, send)
         assert reached == ["http", "lifespan"]
         assert [(message["type"], message.get("status")) for message in sent] == [
