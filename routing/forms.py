@@ -194,9 +194,9 @@ class ReadForm(RowForm):
         return cleaned
 
 
-def _name_the_empty_choice(field: forms.Field, text: str) -> None:
+def _name_the_empty_choice(field: forms.Field, text: str, others: list[tuple[str, str]]) -> None:
     assert isinstance(field, forms.ChoiceField)
-    field.choices = [(value, label if value else text) for value, label in field.choices]
+    field.choices = [("", text), *others]
 
 
 class ProviderForm(ReadForm):
@@ -230,7 +230,7 @@ class ProviderForm(ReadForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _name_the_empty_choice(self.fields["auth"], "by dialect")
+        _name_the_empty_choice(self.fields["auth"], "by dialect", models.AUTHS)
         self._was = (self.instance.base_url, self.instance.api_key)
         self.key_was_cleared = False
         """The base URL has another origin now, and the stored key was not meant for that."""
@@ -292,7 +292,7 @@ class ProviderModelForm(ReadForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _name_the_empty_choice(self.fields["output_token_field"], "as it came")
+        _name_the_empty_choice(self.fields["output_token_field"], "as it came", models.OUTPUT_TOKEN_FIELDS)
 
     def plain(self) -> dict[str, Any]:
         return store.plain_model(self.instance)
