@@ -227,10 +227,7 @@ class Http2Connection(Connection):
                 if frame[3] == _GOAWAY:
                     self.close()
                     return
-                for event in self._h2.receive_data(frame):
-                    if isinstance(event, DataReceived | ResponseReceived):
-                        self.close()
-                        return
+                self._h2.receive_data(frame)  # refuses parts of an answer: no stream is open
         except (UpstreamError, H2Error):
             self.close()
             return
