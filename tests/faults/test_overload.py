@@ -40,7 +40,7 @@ def configuration(*base_urls: str, **group: Any) -> str:
         f"p{number}": {"base_url": base_url, "dialect": "openai-chat", "max_in_flight": 10_000}
         for number, base_url in enumerate(base_urls)
     }
-    targets = [{"provider": name, "model": "m", "weight": 40 - 10 * number} for number, name in enumerate(providers)]
+    targets = [{"provider": name, "model": "m", "weight": 10} for name in providers]
     models = {"g": {"strategy": "failover", "targets": targets} | group}
     callers = {name: {"allow": ["g"]} for name in CALLERS}
     return json.dumps({"version": 1, "providers": providers, "models": models, "callers": callers})
@@ -258,7 +258,7 @@ async def provider(seconds: float) -> AsyncIterator[str]:
 POLICY: dict[str, Any] = {
     "score_terms": [
         {"name": "sure", "expression": "reliability_score"},
-        {"name": "fast", "expression": "latency_score"},
+        {"name": "fast", "expression": "latency_score", "share": 0.3},
     ],
     "affinity": {"enabled": False},
     # One answer tells of a target: the slow one is known before the faults begin.
@@ -287,7 +287,7 @@ def test_one_callers_faults_do_not_move_anothers_routing(fault: str, start_gatew
             async with clients(at.address, at.tokens) as crowd:
                 await ask(crowd)
                 ended = asyncio.Event()
-                trouble = [asyncio.ensure_future(make_trouble(at, crowd, ended)) for _ in range(4)]
+                trouble = [asyncio.ensure_future(make_trouble(at, crowd, ended)) for _ in range(8)]
                 await ask(crowd)
                 ended.set()
                 made = sum(await asyncio.gather(*trouble))
@@ -308,7 +308,7 @@ def test_one_callers_faults_do_not_move_anothers_routing(fault: str, start_gatew
             elif fault == "cancels after content":
                 await leave_a_stream(at, "hi", after=0.03)
             else:
-                await leave_a_stream(at, "silent", after=0.03 if fault == "cancels before content" else 0.6)
+                await leave_a_stream(at, "silent", after=0.03 if fault == "cancels before content" else 0.4)
             made += 1
         return made
 
