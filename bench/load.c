@@ -7,7 +7,7 @@
 //   -n   stops after so many requests, or after the seconds, whichever comes first
 //
 // Prints one JSON object. Times are in microseconds; `failed` are connections that broke, `refused` answers that were
-// not 2xx.
+// not 2xx; `unfinished` had no answer when the time for those under way was up.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -330,12 +330,12 @@ static void read_body(const char *path, const char *url, const char *headers, co
     }
 }
 
-static void print(int connections, double seconds) {
+static void print(int connections, double seconds, int unfinished) {
     qsort(latency.values, latency.length, sizeof *latency.values, ascending);
-    printf("{\"in_flight\":%d,\"seconds\":%.3f,\"ok\":%lu,\"refused\":%lu,\"failed\":%lu,\"reconnected\":%lu,"
-           "\"per_second\":%.1f,\"p50\":%.1f,\"p99\":%.1f,\"bytes\":%lu",
-           connections, seconds, ok, refused, failed, reconnected, (ok + refused) / seconds, percentile(&latency, .5),
-           percentile(&latency, .99), bytes);
+    printf("{\"in_flight\":%d,\"seconds\":%.3f,\"ok\":%lu,\"refused\":%lu,\"failed\":%lu,\"unfinished\":%d,"
+           "\"reconnected\":%lu,\"per_second\":%.1f,\"p50\":%.1f,\"p99\":%.1f,\"bytes\":%lu",
+           connections, seconds, ok, refused, failed, unfinished, reconnected, (ok + refused) / seconds,
+           percentile(&latency, .5), percentile(&latency, .99), bytes);
     if (streaming) {
         qsort(first_event.values, first_event.length, sizeof *first_event.values, ascending);
         qsort(between_events.values, between_events.length, sizeof *between_events.values, ascending);
@@ -401,6 +401,8 @@ int main(int count, char **arguments) {
             if (t) last_answer = t;
         }
     }
-    print(connections, (last_answer > started ? last_answer : now()) - started);
+    int unfinished = 0;
+    for (int i = 0; i < connections; i++) unfinished += all[i].state == WAITING;
+    print(connections, (last_answer > started ? last_answer : now()) - started, unfinished);
     return 0;
 }

@@ -183,6 +183,9 @@ def _round(
             for series in chosen:
                 measured = measure(series, served, upstream, out=work, cores=cores)
                 _write(file, kind="series", **about, series=series.name, **measured)
+                if measured["unfinished"]:  # it is still at work on them, at the cost of what would come next
+                    print(f"{target.name} leaves {measured['unfinished']} of {series.name} open", file=sys.stderr)
+                    break
     except (NotReady, Unavailable) as problem:
         print(f"{target.name} {problem}", file=sys.stderr)
         _write(file, kind="failed", **about, problem=str(problem))

@@ -24,6 +24,8 @@ class Measured:
     warm_mib: dict[str, float] = field(default_factory=dict)
     """Memory after the warm-up, in the first round."""
     failed: dict[str, str] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
+    """Targets and series that left requests without an answer: their figures would say nothing."""
     inside: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What `bench.decide` and `bench.relay` printed."""
 
@@ -49,6 +51,8 @@ def read(results: Path) -> Measured:
                 measured.warm_mib.setdefault(entry["target"], entry["memory_mib"])
             case "failed":
                 measured.failed[entry["target"]] = entry["problem"]
+            case "series" if entry["unfinished"]:
+                measured.unfinished.add(f"{entry['target']} {entry['series']}")
             case "series":
                 figures = measured.series.setdefault(entry["target"], {}).setdefault(entry["series"], {})
                 for name, value in entry.items():
@@ -65,7 +69,7 @@ def all_answered(measured: Measured) -> bool:
         if not name.startswith(OURS):
             continue
         series = measured.series.get(name)
-        if not series or name in measured.failed:
+        if not series or name in measured.failed or any(each.startswith(f"{name} ") for each in measured.unfinished):
             return False
         for figures in series.values():
             if not all(figures["ok"]) or any(figures["refused"]) or any(figures["failed"]):
@@ -150,11 +154,18 @@ def _where(measured: Measured) -> str:
     others = [value for target in measured.series.values() for each in target.values() for value in each["others"]]
     if others and statistics.median(others) > 0.1:
         said += (
-            f" The machine was not quiet: {statistics.median(others):.1f} of its cores were busy with something else, so "
-            "latencies and rates are worse than they could be; CPU time is less affected."
+            f" **The machine was not quiet:** {statistics.median(others):.1f} of its cores were busy with something else. "
+            "Latencies and rates are worse than they could be, and CPU time is a multiple of what it is on a machine "
+            "of one's own: these figures only show that everything was measured."
         )
     left_out = [f"{name} ({reason})" for name, reason in (about["left_out"] | measured.failed).items()]
-    return said + (f" Left out: {', '.join(left_out)}." if left_out else "")
+    if left_out:
+        said += f" Left out: {', '.join(left_out)}."
+    if measured.unfinished:
+        said += (
+            f" Not shown, because requests had no answer 20 s after the end: {', '.join(sorted(measured.unfinished))}."
+        )
+    return said
 
 
 def _speed(measured: Measured) -> str:

@@ -18,7 +18,7 @@ EVENTS_OF_A_STREAM = 1 + 100 + 1 + 1 + 1
 
 
 def counted(seen: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: seen[name] for name in ("ok", "refused", "failed", "statuses", *names)}
+    return {name: seen[name] for name in ("ok", "refused", "failed", "unfinished", "statuses", *names)}
 
 
 def asked(built: Path, provider: Upstream, body: str, **how: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def asked(built: Path, provider: Upstream, body: str, **how: Any) -> dict[str, A
 def test_every_request_gets_its_answer(built: Path, body: str) -> None:
     with upstream(built, ANYWHERE) as provider:
         seen = asked(built, provider, body, in_flight=4, requests=40)
-        assert counted(seen) == {"ok": 40, "refused": 0, "failed": 0, "statuses": {"200": 40}}
+        assert counted(seen) == {"ok": 40, "refused": 0, "failed": 0, "unfinished": 0, "statuses": {"200": 40}}
         assert provider.requests() == 40
 
 
@@ -38,7 +38,7 @@ def test_every_event_of_every_stream_is_seen(built: Path) -> None:
         seen = asked(built, provider, "stream", in_flight=8, requests=24, stream=True)
     events = 24 * EVENTS_OF_A_STREAM
     assert counted(seen, "events") == {
-        "ok": 24, "refused": 0, "failed": 0, "statuses": {"200": 24}, "events": events,
+        "ok": 24, "refused": 0, "failed": 0, "unfinished": 0, "statuses": {"200": 24}, "events": events,
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_every_request_is_a_conversation_of_its_own(built: Path) -> None:
             requests=3,
         )
         thread.join()
-    assert counted(seen) == {"ok": 2, "refused": 1, "failed": 0, "statuses": {"200": 2, "429": 1}}
+    assert counted(seen) == {"ok": 2, "refused": 1, "failed": 0, "unfinished": 0, "statuses": {"200": 2, "429": 1}}
     heads, requests = zip(*(each.split(b"\r\n\r\n", 1) for each in taken), strict=True)
     assert all(b"\r\nX-Key: value\r\n" in head for head in heads)
     prompts = [msgspec.json.decode(request)["messages"][1]["content"] for request in requests]

@@ -38,7 +38,7 @@ def test_a_small_run_serves_without_errors_and_fills_the_table(built: Path, tmp_
     ]
     for line in measured:
         assert line["ok"] > 0
-        assert (line["refused"], line["failed"], list(line["statuses"])) == (0, 0, ["200"])
+        assert (line["refused"], line["failed"], line["unfinished"], list(line["statuses"])) == (0, 0, 0, ["200"])
         assert line["upstream_requests"] == line["ok"], "the gateway asked more often than it was asked"
     text = page.read_text()
     assert text.startswith("before\n")

@@ -8,7 +8,7 @@ from bench import summary
 
 MACHINE = {"cpu": "Some CPU", "cores": "2", "system": "Linux 6.1", "python": "3.11.9"}
 TITLES = {"direct": "direct", "pilotage": "Pilotage", "litellm": "LiteLLM"}
-QUIET = {"others": 0.0, "refused": 0, "failed": 0, "ok": 1_000}
+QUIET = {"others": 0.0, "refused": 0, "failed": 0, "unfinished": 0, "ok": 1_000}
 
 
 def some_results(folder: Path, *lines: dict[str, Any], left_out: dict[str, str] | None = None) -> summary.Measured:
@@ -63,7 +63,7 @@ def test_tables_show_medians_and_how_far_the_bars_are_kept(tmp_path: Path) -> No
 
 def test_a_disturbed_run_says_so(tmp_path: Path) -> None:
     measured = some_results(tmp_path, series("pilotage", "unary-1", others=1.2))
-    assert "The machine was not quiet: 1.2 of its cores were busy with something else" in summary.render(measured)
+    assert "**The machine was not quiet:** 1.2 of its cores were busy with something else." in summary.render(measured)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,7 @@ def test_a_disturbed_run_says_so(tmp_path: Path) -> None:
         (series("pilotage", "1m"), True),
         (series("pilotage", "1m", refused=1), False),
         (series("pilotage", "1m", failed=1), False),
+        (series("pilotage", "1m", unfinished=1), False),
         (series("pilotage", "1m", ok=0), False),
         ({"kind": "failed", "target": "pilotage", "round": 0, "problem": "does not answer"}, False),
         (series("litellm", "1m", failed=1), False),  # nothing of ours was measured
@@ -81,6 +82,16 @@ def test_a_run_has_failed_when_pilotage_left_a_request_without_its_answer(
     tmp_path: Path, line: dict[str, Any], answered: bool
 ) -> None:
     assert summary.all_answered(some_results(tmp_path, line)) is answered
+
+
+def test_figures_of_requests_without_an_answer_are_not_shown(tmp_path: Path) -> None:
+    measured = some_results(
+        tmp_path,
+        series("litellm", "unary-64", cpu_us_per_request=8_000.0),
+        series("litellm", "paced-64", cpu_us_per_event=20_000.0, unfinished=64),
+    )
+    assert measured.median("litellm", "paced-64", "cpu_us_per_event") is None
+    assert "no answer 20 s after the end: litellm paced-64." in summary.render(measured)
 
 
 def test_a_page_without_the_markers_is_left_alone(tmp_path: Path) -> None:
