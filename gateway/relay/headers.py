@@ -36,7 +36,36 @@ CREDENTIALS = frozenset(
 
 OURS = frozenset({b"host", b"content-length", b"content-encoding", b"accept-encoding"})
 
-NOT_FORWARDED = HOP_BY_HOP | CREDENTIALS | OURS
+WAY = frozenset(
+    {
+        b"forwarded",
+        b"via",
+        b"x-real-ip",
+        b"x-host",
+        b"x-original-host",
+        b"x-original-url",
+        b"x-rewrite-url",
+        b"x-http-method",
+        b"x-http-method-override",
+        b"x-method-override",
+    }
+)
+"""By these a server takes the word of whoever stands before it for address, host, path or method. That is us."""
+
+
+def _spellings(name: bytes) -> set[bytes]:
+    """With `_` for any `-`: to servers that make variables of fields, both are one."""
+    first, *rest = name.split(b"-")
+    spelled = {first}
+    for part in rest:
+        spelled = {start + sign + part for start in spelled for sign in (b"-", b"_")}
+    return spelled
+
+
+NOT_FORWARDED = frozenset(spelling for name in HOP_BY_HOP | CREDENTIALS | OURS | WAY for spelling in _spellings(name))
+
+NOT_FORWARDED_FAMILIES = (b"x-pilotage", b"x_pilotage", b"x-forwarded", b"x_forwarded")
+"""Beginnings of names."""
 
 RETURNED = frozenset({b"openai-processing-ms", b"openai-version", b"openai-model", b"x-should-retry"})
 """What of a provider's answer head a client may see. Its account, its limits and its servers stay with us."""
@@ -49,7 +78,7 @@ def forwarded(headers: Iterable[Header], *, fixed: frozenset[bytes]) -> Headers:
     kept = [
         field
         for field in headers
-        if field[0] not in NOT_FORWARDED and field[0] not in fixed and not field[0].startswith(b"x-pilotage-")
+        if field[0] not in NOT_FORWARDED and field[0] not in fixed and not field[0].startswith(NOT_FORWARDED_FAMILIES)
     ]
     for name, value in headers:
         if name == b"connection":

@@ -20,6 +20,13 @@ def test_a_callers_fields_go_upstream_in_order_but_for_credentials_hops_and_ours
         (b"transfer-encoding", b"chunked"),
         (b"accept-encoding", b"gzip"),
         (b"x-pilotage-target", b"mine"),
+        (b"x_api_key", b"k"),
+        (b"x-api_key", b"k"),
+        (b"x-forwarded-host", b"evil"),
+        (b"x_forwarded_for", b"10.0.0.1"),
+        (b"forwarded", b"host=evil"),
+        (b"x-original-url", b"/admin"),
+        (b"session_id", b"s"),
         (b"x-team", b"callers"),
         (b"anthropic-beta", b"a-2025,b-2025"),
         (b"anthropic-beta", b"c-2025"),
@@ -27,6 +34,7 @@ def test_a_callers_fields_go_upstream_in_order_but_for_credentials_hops_and_ours
         (b"content-type", b"application/json"),
     ]
     assert forwarded(sent, fixed=frozenset({b"x-team"})) == [
+        (b"session_id", b"s"),
         (b"anthropic-beta", b"a-2025,b-2025"),
         (b"anthropic-beta", b"c-2025"),
         (b"user-agent", b"SDK/1"),
