@@ -47,10 +47,8 @@ async def streamed(ground: Ground, *, streams: int, events: int, every_s: float,
                 clients.append(client)
                 sent = hello(group, stream=True, user=f"client {number}")
                 await client.send(post(CHAT, sent, token=ground.token, headers=[("Connection", "close")]))
-                if number % at_a_time == at_a_time - 1:
-                    await ground.until(
-                        lambda n=number: len(upstream.requests) > n, what="streams that begin", within=60
-                    )
+                if len(clients) % at_a_time == 0:
+                    await ground.until(lambda: len(upstream.requests) == len(clients), what="streams", within=60)
             await ground.until(lambda: len(upstream.requests) == streams, what="all streams", within=60)
             reading = [asyncio.ensure_future(client.rest(within=600)) for client in clients]
             most = resident_bytes(ground.pid)

@@ -100,6 +100,10 @@ class Ground:
         await self.until(settled, what="settled descriptors")
         return seen[-1]
 
+    def ends(self) -> list[EndRecord]:
+        """Of all exchanges so far."""
+        return [record for record in self.process.records() if isinstance(record, EndRecord)]
+
     def records_of(self, group: str) -> tuple[list[IntentRecord], list[EndRecord]]:
         """Intents and ends of the exchanges that reached a group."""
         records = [record for record in self.process.records() if record.group == group]
@@ -140,10 +144,27 @@ class Grounds:
         )
         self._started.append(process)
         ground = Ground(process, process.until_accepted(process.token()), server)
-        # An exchange that fails: what a process opens once is open before anybody counts.
-        failed = run(ask(ground.address, post("/v1/chat/completions", hello("nowhere"), token=ground.token)))
-        assert failed.status == 502, failed
+        failing = post("/v1/chat/completions", hello("nowhere"), token=ground.token)
+
+        def warm() -> bool:
+            """An exchange that fails: what a process opens once is open before anybody counts."""
+            return run(ask(ground.address, failing)).status == 502
+
+        process.until(warm, what="an exchange")  # of several workers, one may not know the token yet
         return ground
+
+    def again(self, stopped: Ground, **environment: str) -> Ground:
+        """The same data directory and token, in a new process; nothing is asked of it before it is ready."""
+        process = GatewayProcess(
+            stopped.process.folder,
+            database=self._database,
+            configuration=None,
+            environment=IMPATIENT | environment,
+            unblock=self._unblock,
+        )
+        self._started.append(process)
+        process.until(process.ready, what="readiness")
+        return Ground(process, stopped.token, stopped.server)
 
     def stop(self) -> None:
         for process in self._started:
