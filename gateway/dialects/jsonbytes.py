@@ -172,7 +172,7 @@ def answer_of(data: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T
     try:
         # Bytes would be tried as UTF-16 and UTF-32 too.
         return msgspec.convert(json.loads(data.decode("utf-8-sig", "surrogatepass")), kind)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: half a surrogate pair in a member's name
         return None
     except (ValueError, RecursionError) as error:
         raise MalformedAnswer("not JSON") from error
