@@ -25,6 +25,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 log = logging.getLogger("pilotage.serving")
 
 BACKLOG = 2048
+COLLECT_AFTER = (5_000, 20, 100)
+"""Thresholds of the collector. A request leaves hardly a cycle behind: at Python's own thresholds looking for some took a
+twentieth of the time. Small enough that one look at the youngest stays within a few milliseconds."""
+
 KEEP_ALIVE_SECONDS = 75
 """Longer than the pools of usual clients and proxies keep a connection, so that it is they who close it."""
 
@@ -200,6 +204,7 @@ def _settle_memory() -> None:
     """What is loaded by now stays: the collector need not walk it again and again while requests wait."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _raise_descriptor_limit() -> None:
