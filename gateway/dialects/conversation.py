@@ -29,6 +29,10 @@ _SESSION_MARK = "_session_"
 _CLEAN_LEVELS = 16
 """Cache marks stand on parts and on parts inside parts; what is nested deeper is taken as it is."""
 
+MAX_KEYED_BYTES = 4 * 1024 * 1024
+"""Beginnings that are the same up to the part that passes this bound are one conversation: hashing tens of megabytes of images
+would hold everybody up."""
+
 
 def key_of(
     call: Call, *, headers: Mapping[bytes, bytes], caller: str, group: str, policy: AffinityPolicy
@@ -88,10 +92,17 @@ def prefix(call: Call) -> Iterator[bytes]:
 
 
 def _prefix(call: Call) -> list[bytes] | None:
+    pieces: list[bytes] = []
+    room = MAX_KEYED_BYTES
     try:
-        return list(prefix(call))
+        for piece in prefix(call):
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                break
     except RecursionError:  # nested to the decoder's limit
         return None
+    return pieces
 
 
 def _written(parts: list[object]) -> Iterator[bytes]:

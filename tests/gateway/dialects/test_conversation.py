@@ -155,3 +155,13 @@ def test_an_id_may_have_256_characters() -> None:
 def test_a_session_inside_the_users_id_is_found(user_id: Any, expected: str | None) -> None:
     assert the_id({}, {"user_id": user_id}) == expected
     assert the_id({}, [user_id]) is None
+
+
+def test_a_beginning_of_many_megabytes_counts_up_to_a_bound() -> None:
+    def turn(*texts: str) -> bytes | None:
+        return chat_key({"role": "user", "content": [{"type": "text", "text": text} for text in texts]})
+
+    long = "x" * 3 * 1024 * 1024
+    assert turn(long, "a") != turn(long, "b")
+    assert turn(long, long, "a") == turn(long, long, "b")
+    assert turn(long, long + "a") != turn(long, long + "b")
