@@ -4,7 +4,7 @@ SIMULATOR_PORT ?= 9001
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: help install run test test-full bench sdk-previous clean
+.PHONY: help install run test test-full bench soak sdk-previous clean
 
 help:
 	@echo "make install       the virtual environment .venv"
@@ -12,6 +12,7 @@ help:
 	@echo "make test          style, types, import rules, all tests"
 	@echo "make test-full     the tests of speed and endurance at full size"
 	@echo "make bench         side by side with other gateways: PEERS='nginx pilotage' QUICK=1 WRITE=docs/performance.md"
+	@echo "make soak          mixed faults for ten minutes, fails on what leaks: SECONDS=600 RATE=60 SOAK_WORKERS=1"
 	@echo "make clean         remove what the other targets made, but for the data in var/"
 
 install: .venv/installed
@@ -50,6 +51,9 @@ test-full: .venv/installed-test sdk-previous
 # Some twenty minutes with all peers; the first time they are installed into out/peers.
 bench: install
 	$(BIN)/python -m bench.run $(PEERS) $(if $(QUICK),--quick) $(if $(WRITE),--write $(WRITE))
+
+soak: install
+	$(BIN)/python -m bench.soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATE),--rate $(RATE)) $(if $(SOAK_WORKERS),--workers $(SOAK_WORKERS))
 
 clean:
 	rm -rf .venv .venv-sdk-previous out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
