@@ -53,7 +53,14 @@ ANSWER = answer(json.dumps(completion()).encode())
 @pytest.fixture(scope="module")
 def narrow(grounds: Grounds) -> Ground:
     """A gateway with few places, so that one which is not given back is missed."""
-    return grounds.start("narrow", PILOTAGE_MAX_IN_FLIGHT=str(PLACES), PILOTAGE_MAX_QUEUED=str(PLACES))
+    return grounds.start(
+        "narrow",
+        PILOTAGE_MAX_IN_FLIGHT=str(PLACES),
+        PILOTAGE_MAX_QUEUED=str(PLACES),
+        # No deadline may do what leaving has to.
+        PILOTAGE_HEAD_SECONDS="30",
+        PILOTAGE_WRITE_STALL_SECONDS="30",
+    )
 
 
 @dataclass(slots=True, kw_only=True)
