@@ -25,6 +25,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 log = logging.getLogger("pilotage.serving")
 
 BACKLOG = 2048
+MAX_PORT = 65_535
 COLLECT_AFTER = (5_000, 20, 100)
 """Thresholds of the collector. A request leaves hardly a cycle behind: at Python's own thresholds looking for some took a
 twentieth of the time. Small enough that one look at the youngest stays within a few milliseconds."""
@@ -74,6 +75,8 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
     Raises `PortTaken`, which names address and port.
     """
+    if not 0 <= port <= MAX_PORT:  # the resolver would take it modulo 65,536
+        raise PortTaken(f"{port} is no port: it must be from 0 to {MAX_PORT}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.serving import PortTaken, listen
 from tests.support.processes import GatewayProcess, Process, SimulatorProcess, StartGateway, StartSimulator
 
 pytestmark = pytest.mark.e2e
@@ -165,6 +166,20 @@ def test_serve_refuses_a_database_that_is_behind_and_names_the_command(tmp_path:
     assert process.wait(60) == 1
     assert "run `manage.py migrate`" in process.output()
     assert "Traceback" not in process.output()
+
+
+def test_a_command_that_finds_no_tables_names_the_database_and_the_command_in_one_line(tmp_path: Path) -> None:
+    process = Process(tmp_path, "createtoken", "team")
+    assert process.wait(60) == 1
+    assert f"The database {tmp_path / 'data' / 'pilotage.sqlite3'} cannot be used: no such table" in process.output()
+    assert "`manage.py migrate`" in process.output()
+    assert "Traceback" not in process.output()
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_number_that_is_no_port_is_refused(port: int) -> None:
+    with pytest.raises(PortTaken, match=f"{port} is no port: it must be from 0 to 65535"):
+        listen("127.0.0.1", port)
 
 
 @on_both_servers
