@@ -101,12 +101,11 @@ def test_a_stream_that_outlives_the_drain_ends_with_an_error_event(
         "POST", f"{gateway.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
     ) as answer:
         lines = answer.iter_lines()
-        last = next(lines)
+        seen = [next(lines)]
         gateway.signal(signal.SIGTERM)
         with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
-            for line in lines:
-                last = line or last
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "gateway_shutting_down"
+            seen.extend(line for line in lines if line)
+    assert json.loads(seen[-1].removeprefix("data: "))["error"]["code"] == "gateway_shutting_down"
     assert gateway.wait() == 0
     assert [type(record).__name__ for record in gateway.records()] == ["IntentRecord", "EndRecord"]
 
