@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
@@ -19,6 +20,8 @@ from routing.models import ModelGroup, Provider
 CONFIGURATION = Path(__file__).with_name("demo.yaml")
 FIRST_SIMULATOR_PORT = 9001
 """Of three in a row, as the file has them."""
+FIRST_PROVIDER = "swift-chat"
+"""At the first of these ports."""
 USER = "admin"
 CALLER = "demo"
 
@@ -65,6 +68,13 @@ def usable(kept: Kept) -> Kept:
         if not Token.objects.filter(digest=digest, revoked_at=None, caller__active=True).exists():
             token = None
     return Kept(password=password, token=token)
+
+
+def simulator_port() -> int | None:
+    """The first of the ports at which the stored demonstration asks its simulators; `None`: it is not there any more."""
+    first = Provider.objects.filter(name=FIRST_PROVIDER).first()
+    where = urlsplit(first.base_url) if first is not None else None
+    return where.port if where is not None and where.hostname == "127.0.0.1" else None
 
 
 def _read(path: Path) -> Kept:

@@ -231,6 +231,10 @@ def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Pa
         second = Process(tmp_path / "second", "up", "--port", str(first), "--simulator-port", str(first + 1))
         assert second.wait(60) == 1
         assert f"port {first} on 127.0.0.1 is already in use" in second.output()
+        assert "SIMULATOR_PORT" not in said
+        moved = Process(tmp_path, "demo", "--port", str(first), "--simulator-port", "9")
+        assert moved.wait(60) == 0
+        assert f"start with SIMULATOR_PORT={first + 1}" in moved.output()
         assert up.stop() == 0
     finally:
         up.stop()

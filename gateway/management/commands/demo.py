@@ -43,4 +43,11 @@ class Command(BaseCommand):
             ]
         else:
             lines += ["  Token   make one with `manage.py createtoken CALLER`, or in the admin"]
+        stored = demo.simulator_port()
+        if stored not in (None, options["simulator_port"]):
+            lines += [
+                "",
+                f"  The demonstration asks its simulators at port {stored} and following, not {options['simulator_port']}:",
+                f"  start with SIMULATOR_PORT={stored}, or change the providers' base URLs in the admin.",
+            ]
         self.stdout.write("\n".join([*lines, ""]))
