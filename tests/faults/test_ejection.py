@@ -12,8 +12,6 @@ from tests.support.loops import in_loop
 from tests.support.relays import Bench, answering, completion, in_order, relaying, target_on
 from tests.support.scripted import Await, Close, Expect, Repeat, Reset, Script, Send, answer, scripted
 
-pytestmark = pytest.mark.usefixtures("transport")
-
 DEAD: dict[str, Script] = {
     "500": answering({"error": {"message": "boom"}}, status=500),
     "a reset": [Expect(), Reset()],
@@ -23,6 +21,7 @@ DEAD: dict[str, Script] = {
 }
 
 
+@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("requests", [300, pytest.param(3_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("strategy", ["dynamic_score", "weighted", "failover"])
 @pytest.mark.parametrize("fault", DEAD)
@@ -93,6 +92,7 @@ async def test_a_hanging_target_is_seen_to_be_one_although_none_of_its_attempts_
                 await call.answered()
 
 
+@pytest.mark.usefixtures("transport")
 @in_loop
 async def test_a_target_that_is_out_gets_one_trial_at_a_time_also_from_a_hundred_clients():
     clock = Clock()

@@ -100,13 +100,15 @@ async def test_a_stream_that_breaks_after_its_content_ends_in_an_error_event(fau
 @pytest.mark.parametrize("fault", FAULTS)
 @in_loop
 async def test_a_stream_that_breaks_after_its_terminal_event_is_whole(fault, side):
-    """Everything has been said; the connection is not used again."""
-    body = SIDES[side].whole("hello")
-    story = await told(framed(body, fault, stream=True), side=SIDES[side], stream=True)
-    assert (story.reply.status, story.reply.complete, story.reply.body) == (200, True, body)
-    assert story.attempts == [("a", "ok", None)]
-    assert (story.end.outcome, story.end.terminal_marker, story.asked["b"]) == ("success", "received", 0)
-    assert story.bad.open_connections == 0
+    """Everything has been said, with the end marker or without it; the connection is not used again."""
+    speaking = SIDES[side]
+    body = speaking.whole("hello")
+    for sent, marker in ((body, "received"), (body.removesuffix(speaking.marker), "synthesized")):
+        story = await told(framed(sent, fault, stream=True), side=speaking, stream=True)
+        assert (story.reply.status, story.reply.complete, story.reply.body) == (200, True, body)
+        assert story.attempts == [("a", "ok", None)]
+        assert (story.end.outcome, story.end.terminal_marker, story.asked["b"]) == ("success", marker, 0)
+        assert story.bad.open_connections == 0
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from tests.support.loops import in_loop
 from tests.support.relays import PEPPER, Bench, in_order, relaying, target_on
 from tests.support.scripted import AwaitPeer, Expect, Repeat, Script, Send, answer, chunk, chunked_head, scripted
 
-pytestmark = pytest.mark.usefixtures("transport")
-
 
 def with_another_caller(bench: Bench) -> str:
     """Adds the caller `bob`; his secret."""

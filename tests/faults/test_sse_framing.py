@@ -275,8 +275,8 @@ ERRORS: list[bytes] = [
 @in_loop
 async def test_an_error_event_of_any_build_is_one_at_any_place(said, side):
     speaking = SIDES[side]
-    if speaking is CHAT and b'"error":' not in said.replace(b'"error":null', b""):
-        pytest.skip("no error in this dialect")
+    if speaking is CHAT and (b'"error":' not in said or b'"error":null' in said):
+        said = b'{"error":{}}'  # a type alone says nothing in this dialect
     if speaking is MESSAGES and b'"type":"error"' not in said:
         said = b'{"type":"error",' + said[1:]
     event = (b"event: error\n" if speaking is MESSAGES else b"") + b"data: " + said + b"\n\n"

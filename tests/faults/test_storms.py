@@ -11,8 +11,6 @@ from tests.support.loops import in_loop
 from tests.support.relays import answering, completion, in_order, relaying, target_on
 from tests.support.scripted import Await, Expect, Repeat, Script, Send, answer, scripted
 
-pytestmark = pytest.mark.usefixtures("transport")
-
 NOON = 1_764_417_600.0
 """2025-11-29 12:00:00 UTC."""
 
@@ -46,6 +44,7 @@ WAITS: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("requests", [200, pytest.param(1_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("status", [429, 529])
@@ -69,6 +68,7 @@ async def test_a_storm_over_all_targets_is_asked_little_more_than_clients_ask(st
     assert all(seconds is not None and seconds.isdigit() and int(seconds) >= 1 for _, seconds in heard)
 
 
+@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("requests", [64, pytest.param(192, marks=pytest.mark.full)])
 @in_loop
 async def test_a_storm_that_hits_requests_under_way_spends_no_more_than_the_retry_budget(requests):
@@ -91,6 +91,7 @@ async def test_a_storm_that_hits_requests_under_way_spends_no_more_than_the_retr
     assert asked <= requests + 30 + 0.2 * requests + 3
 
 
+@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("stream", [False, True])
 @in_loop
