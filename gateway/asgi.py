@@ -17,11 +17,15 @@ from gateway.serving import refuse_root_path  # noqa: E402
 relay = Runtime()
 
 
+WITHOUT_VERSION = ("/chat/completions", "/messages", "/models", "/responses")
+"""Where clients come whose base URL lacks `/v1`: they read JSON, and are told so."""
+
+
 def is_for_the_relay(scope: Scope) -> bool:
     """Whether a request is answered without Django: the API and what load balancers ask."""
     path: str = scope["path"]
     return (
-        path.startswith(("/v1/", "//"))
+        path.startswith(("/v1/", "//", *WITHOUT_VERSION))
         or path in ("/v1", "/healthz", "/readyz")
         or (path == "/" and scope["method"] == "HEAD")
     )

@@ -1,6 +1,7 @@
 """The ASGI callable for `/v1/`, `/healthz` and `/readyz`: one process's relay and its routes."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from typing import Protocol
@@ -13,7 +14,7 @@ from gateway.dialects import anthropic_messages
 from gateway.dialects.neutral import DialectModule
 from gateway.dialects.registry import BY_NAME
 from gateway.relay.admission import MIB, Admission
-from gateway.relay.attempt import RetryBudget
+from gateway.relay.attempt import AttemptFailed, RetryBudget
 from gateway.relay.catalogue import model, models
 from gateway.relay.exchange import Endpoint, Exchange, authenticate
 from gateway.relay.messages import JSON, Header, Receive, Scope, Send, answer
@@ -21,9 +22,10 @@ from gateway.relay.recording import log_line
 from gateway.relay.refusals import Refusal
 from gateway.snapshot import Snapshot
 from gateway.upstream.client import Transport
+from gateway.upstream.errors import ConnectError
 from reports.core.record import EndRecord, IntentRecord
 from routing.core.affinity import Pins
-from routing.core.catalog import Catalog, Provider
+from routing.core.catalog import Catalog, Provider, Target
 from routing.core.observations import Observations
 
 CHAT = BY_NAME["openai-chat"]
@@ -42,6 +44,12 @@ ENDPOINTS: dict[str, Endpoint] = {
 }
 
 MODELS = "/v1/models"
+
+WARN_EVERY_SECONDS = 60.0
+MAX_WARNED = 1_000
+"""Problems of providers that are remembered as said."""
+
+log = logging.getLogger("pilotage.relay")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,6 +113,7 @@ class Relay:
         self._budgets: dict[str, RetryBudget] = {}
         self._fixed: dict[str, tuple[Provider, frozenset[bytes]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: dict[tuple[str, str], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.snapshot.catalog is not self._known:
@@ -152,6 +161,22 @@ class Relay:
             self._fixed[provider.name] = known
         return known[1]
 
+    def warn_of(self, target: Target, failure: AttemptFailed) -> None:
+        """Tells the operator what only a change of configuration or of the network mends, once a minute for each."""
+        if failure.outcome == "denied" and failure.status is not None:
+            problem = f"the provider refuses the gateway's credential or model with {failure.status}"
+        elif isinstance(failure.__cause__, ConnectError):
+            problem = str(failure.__cause__)
+        else:
+            return
+        key = (target.model_key, problem)
+        now = self.clock()
+        if now - self._warned.get(key, float("-inf")) >= WARN_EVERY_SECONDS:
+            if len(self._warned) >= MAX_WARNED:
+                self._warned.clear()
+            self._warned[key] = now
+            log.warning("target %s: %s", target.id, problem)
+
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """A short task beside an exchange, kept alive until it ends."""
         task = asyncio.ensure_future(work)
@@ -167,7 +192,11 @@ class Relay:
         if endpoint is not None:
             allowed = "POST"
         elif handler is None:
-            hint = " Is the base URL one `/v1` too long?" if path.startswith("/v1/v1/") else ""
+            hint = ""
+            if path.startswith("/v1/v1/"):
+                hint = " Is the base URL one `/v1` too long?"
+            elif not path.startswith("/v1"):
+                hint = " Does the base URL lack its `/v1`?"
             return await self._refuse(
                 Refusal("not_found", f"There is no {method} {path[:200]}.{hint}"), dialect, send, id, method=method
             )

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.relay.messages import Header
 from gateway.upstream.client import UpstreamResponse
-from gateway.upstream.errors import AtCapacity, EncodingError, ResponseTooLarge, UpstreamError
+from gateway.upstream.errors import AtCapacity, CredentialMissing, EncodingError, ResponseTooLarge, UpstreamError
 from routing.core.stats import Outcome
 
 MAX_ERROR_BYTES = 65_536
@@ -63,6 +63,8 @@ def failure_of(error: UpstreamError) -> AttemptFailed:
         )
     if error.is_timeout:
         return AttemptFailed("timeout", "upstream_timeout", "The provider did not answer in time.")
+    if isinstance(error, CredentialMissing):
+        return AttemptFailed("denied", error.code, "The gateway has no credential for this provider.")
     if isinstance(error, ResponseTooLarge):
         return AttemptFailed("server_error", error.code, "The provider's answer is larger than its limit.")
     if isinstance(error, EncodingError):

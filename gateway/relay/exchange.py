@@ -95,6 +95,7 @@ class Exchange:
         "downstream",
         "endpoint",
         "error_code",
+        "error_detail",
         "group",
         "headers",
         "id",
@@ -154,6 +155,7 @@ class Exchange:
         self.answered = False
         self.outcome = "success"
         self.error_code: str | None = None
+        self.error_detail: str | None = None
         self.client_left = False
         self.keepalive: asyncio.TimerHandle | None = None
         self.watcher: asyncio.Task[None] | asyncio.TimerHandle | None = None
@@ -352,6 +354,7 @@ class Exchange:
         if self.outcome == "success":
             self.outcome = "refused"
         self.error_code = refusal.code
+        self.error_detail = refusal.detail
         if self.answered:
             return None
         if self.downstream is not None and self.downstream.started:
@@ -419,12 +422,7 @@ class Exchange:
                 await self._attempt(call, target, running, deadline)
             except AttemptFailed as failure:
                 failures.append(failure)
-                if failure.outcome == "denied":
-                    log.warning(
-                        "provider %s refuses the gateway's credential or model",
-                        target.provider.name,
-                        extra={"group": group.name, "target": target.id, "status": failure.status},
-                    )
+                relay.warn_of(target, failure)
                 if not failure.another_may_help:
                     return await self._pass_on(failure)
                 if failure.sent:
@@ -674,7 +672,7 @@ class Exchange:
         if last.outcome == "timeout":
             return Refusal("upstream_timeout", last.message)
         if last.outcome == "denied":
-            return Refusal("upstream_denied")
+            return Refusal("upstream_denied", last.message if status is None else None)
         if last.code == "upstream_overloaded":
             return self._overloaded(last)
         return Refusal("upstream_error", last.message)
@@ -759,7 +757,7 @@ def authenticate(
     try:
         return find(directory, secret, pepper, wall)
     except Unauthenticated as error:
-        raise Refusal("invalid_api_key") from error
+        raise Refusal("invalid_api_key", detail=error.reason) from error
 
 
 def presented(headers: list[Header], *, api_key_first: bool) -> bytes:

@@ -94,7 +94,9 @@ class Refusal(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         headers: tuple[Header, ...] = (),
+        detail: str | None = None,
     ) -> None:
+        """`detail`: for the record and the log line only; the client is not told."""
         kind = KINDS[code]
         super().__init__(message or kind.meaning)
         self.code = code
@@ -104,6 +106,7 @@ class Refusal(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.headers = headers
+        self.detail = detail
 
     def render(self, dialect: DialectModule, request_id: str) -> tuple[list[Header], bytes]:
         id = request_id.encode()

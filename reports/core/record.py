@@ -94,6 +94,8 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     outcome: str
     """`success`, `refused`, `upstream_failed`, `upstream_truncated`, `client_cancelled`, `internal_error`."""
     error_code: str | None = None
+    error_detail: str | None = None
+    """Why a token was refused: `malformed`, `unknown`, `revoked`, `expired` or `inactive`. The client is not told."""
     duration_ms: float
     first_content_ms: float | None = None
     queued_ms: float = 0.0
@@ -153,6 +155,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     outcome: str
     error_code: str | None
+    error_detail: str | None
     target: str | None
     mode: str | None
     affinity: str | None

@@ -55,7 +55,19 @@ def test_a_slash_too_many_is_served(served: Served, simulator: SimulatorProcess,
 
 
 @pytest.mark.parametrize("headers", [(), (("anthropic-version", "2023-06-01"),)], ids=["plain", "anthropic"])
-@pytest.mark.parametrize("path", ["/v1/v1/messages", "/v1/v1/chat/completions", "/v1/nothing", "/v1", "/v1/", "//x"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/v1/messages",
+        "/v1/v1/chat/completions",
+        "/v1/nothing",
+        "/v1",
+        "/v1/",
+        "//x",
+        "/chat/completions",
+        "/messages",
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "DELETE", "OPTIONS"])
 def test_no_such_path_is_json_of_the_dialect(
     served: Served, method: str, path: str, headers: tuple[tuple[str, str], ...]
@@ -69,6 +81,7 @@ def test_no_such_path_is_json_of_the_dialect(
     error = the_error(reply, "messages" if headers else "chat")
     assert error["type"] == "not_found_error"
     assert ("too long" in error["message"]) == path.startswith("/v1/v1")
+    assert ("lack its `/v1`" in error["message"]) == (not path.startswith("/v1"))
 
 
 @pytest.mark.parametrize("path", POSTED)

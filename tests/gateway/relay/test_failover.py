@@ -509,3 +509,37 @@ async def asked(upstream: ScriptedUpstream, *, requests: int = 1) -> None:
     async with asyncio.timeout(5):
         while len(upstream.requests) < requests:  # noqa: ASYNC110 - a script tells nobody
             await asyncio.sleep(0.002)
+
+
+@in_loop
+async def test_a_missing_credential_keeps_its_target_out_and_the_log_names_the_variable(caplog):
+    async with (
+        scripted(answering(completion("b"))) as good,
+        relaying(
+            in_order(target_on(good, "a", provider={"api_key_env": "NO_SUCH_KEY"}), target_on(good, "b"))
+        ) as bench,
+    ):
+        replies = [
+            await bench.post(CHAT, {"model": "g", "messages": [{"role": "user", "content": "hi"}]}) for _ in range(3)
+        ]
+    assert [reply.status for reply in replies] == [200] * 3
+    assert [[(a.target, a.outcome, a.error_code) for a in end.attempts] for end in bench.kept.ends] == [
+        [("a", "denied", "upstream_credential_missing"), ("b", "ok", None)],
+        [("b", "ok", None)],
+        [("b", "ok", None)],
+    ]
+    warnings = [record.getMessage() for record in caplog.records if record.name == "pilotage.relay"]
+    assert len(warnings) == 1
+    assert "target a: " in warnings[0]
+    assert "NO_SUCH_KEY" in warnings[0]
+
+
+@in_loop
+async def test_a_client_is_not_told_which_credential_is_missing():
+    async with (
+        scripted(answering(completion("b"))) as good,
+        relaying(in_order(target_on(good, "a", provider={"api_key_env": "NO_SUCH_KEY"}))) as bench,
+    ):
+        reply = await bench.post(CHAT, {"model": "g", "messages": [{"role": "user", "content": "hi"}]})
+    assert (reply.status, reply.json()["error"]["code"]) == (502, "upstream_denied")
+    assert reply.json()["error"]["message"] == "The gateway has no credential for this provider."

@@ -328,3 +328,13 @@ async def test_a_defect_after_the_head_is_out_ends_the_stream_with_an_error_even
     last = reply.body.split(b"\n\n")[-2].removeprefix(b"data: ")
     assert msgspec.json.decode(last)["error"]["code"] == "internal_error"
     assert (at.bench.end.outcome, at.bench.end.status) == ("internal_error", 200)
+
+
+@in_loop
+async def test_the_record_says_why_a_token_was_refused_and_the_client_is_not_told():
+    async with scripted(answering(completion())) as upstream, relaying(in_order(target_on(upstream, "a"))) as bench:
+        reply = await bench.call(
+            CHAT, {"model": "g", "messages": []}, headers=[(b"authorization", b"Bearer sk-other")], anonymous=True
+        ).answered()
+    assert (reply.status, bench.end.error_code, bench.end.error_detail) == (401, "invalid_api_key", "malformed")
+    assert "malformed" not in reply.text
