@@ -208,7 +208,7 @@ MUTATIONS = [
     Mutation("a place is given back once the exchange is over", POOL, "        self._lent.discard(connection)\n        if not reusable:\n", "        if not reusable:\n", "test_churn.py"),
     # Storms.
     Mutation("second attempts have a budget", ATTEMPT, "        if self._tokens < 1.0:\n            return False\n", "", "test_storms.py ../gateway/relay/test_failover.py -k 'under_way or budget'"),
-    Mutation("a model that began to rest meanwhile is passed over", EXCHANGE, "                if relay.observations.cooling_until(target.model_key, now=now) is not None:\n                    continue\n", "", "test_storms.py -k under_way"),
+    Mutation("a model that began to rest meanwhile is passed over", EXCHANGE, "                if relay.observations.cooling_until(target.model_key, now=now) is not None:\n                    continue\n", "", "test_storms.py -k meanwhile"),
     Mutation("a resting model is no candidate", DECIDE, "    if not full and not cooling and not plan.bounded:\n", "    cooling = []\n    if True:\n", "test_storms.py -k storm"),
     Mutation("a rest is never shortened", OBSERVATIONS, "        if until <= self._cooling.get(target.model_key, -inf):\n            return\n", "", "test_storms.py -k shortened"),
     Mutation("a rest has a longest time", OBSERVATIONS, "        until = now + min(wait, policy.cool_down_max_s)\n", "        until = now + wait\n", "test_storms.py -k any_form"),

@@ -8,7 +8,7 @@ import pytest
 from tests.faults.stories import SIDES, attempts, until
 from tests.support.loops import in_loop
 from tests.support.relays import in_order, relaying, target_on
-from tests.support.scripted import LAST_CHUNK, Expect, Pause, Repeat, Script, Send, chunk, chunked_head, scripted
+from tests.support.scripted import LAST_CHUNK, Await, Expect, Pause, Repeat, Script, Send, chunk, chunked_head, scripted
 
 pytestmark = pytest.mark.usefixtures("transport")
 
@@ -20,6 +20,7 @@ async def test_after_seconds_of_cancelled_calls_a_hundred_succeed(seconds, side)
     speaking = SIDES[side]
     whole = speaking.whole("hello")
     cut = len(speaking.opening + speaking.content("hello"))
+    over = asyncio.Event()
     script: Script = [
         Repeat(
             [
@@ -27,6 +28,7 @@ async def test_after_seconds_of_cancelled_calls_a_hundred_succeed(seconds, side)
                 *(Expect(), Send(chunked_head() + chunk(whole[:cut])), Pause(0.03)),
                 Send(chunk(whole[cut:]) + LAST_CHUNK),
                 *(Expect(), Pause(0.03), Send(speaking.answered("hello", stream=True))),
+                *(Expect(), Await(over), Send(speaking.answered("hello", stream=True))),
             ]
         )
     ]
@@ -52,6 +54,7 @@ async def test_after_seconds_of_cancelled_calls_a_hundred_succeed(seconds, side)
             assert "client_cancelled" in outcomes
             assert outcomes <= {"client_cancelled", "success", "refused", "upstream_failed"}
             await until(lambda: bench.transport.in_use("a") == 0)
+            over.set()
             for _ in range(25):
                 replies = await asyncio.gather(
                     *(bench.post(speaking.path, speaking.asking(stream=True)) for _ in range(4))

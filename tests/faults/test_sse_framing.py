@@ -213,11 +213,12 @@ BROKEN: dict[str, bytes] = {
 @in_loop
 async def test_data_that_is_no_json_fails_before_the_content_and_breaks_after_it(fault, side):
     speaking = SIDES[side]
-    before: Script = [Expect(), Send(HEAD + speaking.opening + BROKEN[fault] + speaking.whole("evil")), Close()]
+    rest: Script = [Pause(0.01), Send(speaking.whole("evil")), Close()]
+    before: Script = [Expect(), Send(HEAD + speaking.opening + BROKEN[fault]), *rest]
     story = await told(before, side=speaking, stream=True)
     failed_over(story, speaking, stream=True, code="upstream_malformed")
     delivered = speaking.opening + speaking.content("hello")
-    after: Script = [Expect(), Send(HEAD + delivered + BROKEN[fault] + speaking.whole("evil")), Close()]
+    after: Script = [Expect(), Send(HEAD + delivered + BROKEN[fault]), *rest]
     story = await told(after, side=speaking, stream=True)
     broke(story, speaking, delivered=delivered, code="upstream_stream_truncated", attempt="upstream_stream_truncated")
 

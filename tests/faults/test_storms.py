@@ -6,7 +6,7 @@ from math import ceil
 import pytest
 
 from routing.core.document import Dialect
-from tests.faults.stories import CHAT, MESSAGES, SIDES, attempts, settle
+from tests.faults.stories import CHAT, MESSAGES, SIDES, attempts, settle, until
 from tests.support.loops import in_loop
 from tests.support.relays import answering, completion, in_order, relaying, target_on
 from tests.support.scripted import Await, Expect, Repeat, Script, Send, answer, scripted
@@ -217,6 +217,22 @@ async def test_a_wait_is_never_shortened_by_a_later_one(later, left):
         gate.set()
         assert (await in_flight.answered()).header("retry-after") == str(left)
         assert (await bench.post(CHAT.path, CHAT.asking(stream=False))).header("retry-after") == str(left)
+
+
+@in_loop
+async def test_a_request_under_way_does_not_fall_back_on_a_model_that_began_to_rest_meanwhile():
+    gate = asyncio.Event()
+    failing: Script = [Expect(), Await(gate), Send(answer(b"{}", status=500))]
+    async with scripted(failing) as a, scripted(throttling(429, retry_after="30")) as b:
+        group = in_order(target_on(a, "a"), target_on(b, "b"))
+        async with relaying(group, in_order(target_on(b, "b"), name="h")) as bench:
+            under_way = bench.call(CHAT.path, CHAT.asking(stream=False))
+            await until(lambda: len(a.requests) == 1)
+            await bench.post(CHAT.path, CHAT.asking(stream=False, model="h"))
+            gate.set()
+            assert (await under_way.answered()).status == 500
+            assert attempts(bench) == [("a", "server_error", "upstream_server_error")]
+            assert len(b.requests) == 1
 
 
 EXHAUSTED: list[tuple[int, object]] = [
