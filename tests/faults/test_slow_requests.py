@@ -157,15 +157,14 @@ def test_a_length_over_the_bound_is_refused_before_anything_is_read(ground: Grou
     run(main())
 
 
-def test_a_client_that_sends_all_the_same_gets_its_answer(ground: Ground) -> None:
-    """Sixty-four megabytes against a bound of ten: the answer is there to read, whatever the client does."""
+def test_a_client_that_sends_all_before_it_reads_gets_its_answer(ground: Ground) -> None:
+    """Most do. Without somebody who takes their bytes their kernel would throw the answer away."""
 
     async def main() -> None:
         async with connected(ground.address) as client:
-            sending = asyncio.ensure_future(client.send(without_body(CHAT, 64 * MB, ground.token) + b"x" * 64 * MB))
+            await client.send(without_body(CHAT, 30 * MB, ground.token) + b"x" * 30 * MB)
             answer = await answer_of(client)
             assert (answer.status, reason_of(answer)) == (413, "request_too_large")
-            sending.cancel()
 
     run(main())
 
