@@ -162,6 +162,10 @@ LOGGING = {
         "daphne": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "asyncio": {"level": "WARNING"},
+        # A line per request, and at the lowest level the headers with their keys.
+        "httpx": {"level": "WARNING"},
+        "httpcore": {"level": "WARNING"},
+        "hpack": {"level": "WARNING"},
         # Scanners ask under every name; each is answered 400.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
         # Statements hold values, also of columns that no log may show.

@@ -1,7 +1,7 @@
-"""One connection to a provider, whatever is spoken on it, and the response that is under way on it.
+"""What a pool lends; and one connection of the transport `http1` with the response that is under way on it.
 
 A connection carries one exchange at a time and is handed back only when nothing about it is in doubt. Waiting, time, caps and
-the end are here; `http1_connection.py` and `http2_connection.py` know the bytes.
+the end are here; `http1_connection.py` knows the bytes.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol, cast
 
 import msgspec
 
-from gateway.upstream.client import Headers
+from gateway.upstream.client import Headers, UpstreamResponse
 from gateway.upstream.dialing import Dialed
 from gateway.upstream.errors import ConnectionLost, ResponseTimeout, ResponseTooLarge, UpstreamError
 
@@ -37,16 +37,49 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Body bytes waiting for `receive` above which nothing more is read from the socket."""
 
 
+class Carrier(Protocol):
+    """What a pool lends: it carries one exchange after the other, never two at a time."""
+
+    generation: int
+    """Which version of the provider it was opened for."""
+    idle_since: float
+    closed: bool
+
+    @property
+    def heard(self) -> bool:
+        """A byte of the answer to the latest request has come, so that it may not be sent again."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Open, and fit for another request."""
+        ...
+
+    async def exchange(self, head: bytes, body: bytes, *, by: float) -> UpstreamResponse:
+        """Sends the request and waits for the final head. Whatever it raises, the connection is closed then.
+
+        `head` is in the form of HTTP/1.1, as `RequestHead` builds it.
+        """
+        ...
+
+    def fail(self, error: UpstreamError) -> None:
+        """Ends the exchange with `error` and the connection with it."""
+        ...
+
+    def close(self) -> None:
+        """Closes at once; an exchange under way is the caller's to end (`fail`)."""
+        ...
+
+
 class Owner(Protocol):
     """Who lends connections: told once of each event."""
 
-    def opened(self, connection: "Connection") -> None: ...
+    def opened(self, connection: Carrier) -> None: ...
 
-    def finished(self, connection: "Connection", *, reusable: bool) -> None:
+    def finished(self, connection: Carrier, *, reusable: bool) -> None:
         """The exchange is over. A connection that is not reusable is closing already."""
         ...
 
-    def lost(self, connection: "Connection") -> None: ...
+    def lost(self, connection: Carrier) -> None: ...
 
 
 class Response:

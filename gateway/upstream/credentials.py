@@ -85,26 +85,14 @@ class Credential:
 class RequestHead:
     """Builds the heads of one provider's requests from a block that is joined once and kept."""
 
-    def __init__(
-        self,
-        provider: Provider,
-        environ: Mapping[str, str],
-        *,
-        through_proxy: bool = False,
-        proxy_authorization: bytes | None = None,
-    ) -> None:
-        """`through_proxy`: the head is for a proxy that passes it on, so it names the whole URL.
-
-        Raises `ConnectError` when the base URL or a fixed header cannot be sent.
-        """
+    def __init__(self, provider: Provider, environ: Mapping[str, str]) -> None:
+        """Raises `ConnectError` when the base URL or a fixed header cannot be sent."""
         try:
             url = urlsplit(provider.base_url)
         except ValueError as error:
             raise ConnectError(f"provider {provider.name}: the base URL is none") from error
         self._host = _host(url.netloc, provider)
         self._base_path = _path(url.path.rstrip("/"), provider)
-        self._origin = f"{url.scheme}://{self._host.decode('ascii')}" if through_proxy else ""
-        self._proxy_authorization = proxy_authorization
         self._auth = provider.auth
         self._fixed = _fixed_headers(provider)
         self._fixed_names = frozenset(name for name, _ in self._fixed)
@@ -112,6 +100,11 @@ class RequestHead:
         self._key: bytes | None = None
         self._block = b""
         self._starts: dict[str, bytes] = {}
+
+    @property
+    def authority(self) -> str:
+        """Host and, where the base URL names one, port."""
+        return self._host.decode("ascii")
 
     def build(self, path: str, headers: Headers, length: int, now: float) -> bytes:
         """The whole head up to and with its empty line, for a body of `length` bytes.
@@ -147,8 +140,6 @@ class RequestHead:
             name, value = (b"x-api-key", key) if self._auth == "x-api-key" else (b"authorization", b"Bearer " + key)
             if name not in self._fixed_names:
                 lines.append((name, value))
-        if self._proxy_authorization is not None:
-            lines.append((b"proxy-authorization", self._proxy_authorization))
         return b"".join(b"%b: %b\r\n" % line for line in lines)
 
     def _add_start(self, path: str) -> bytes:
@@ -157,7 +148,7 @@ class RequestHead:
             raise ProtocolError(f"the request path {path!r} cannot be sent")
         if len(self._starts) >= _MAX_PATHS:
             self._starts.clear()
-        start = self._starts[path] = b"POST %b HTTP/1.1\r\n%b" % ((self._origin + target).encode(), self._block)
+        start = self._starts[path] = b"POST %b HTTP/1.1\r\n%b" % (target.encode(), self._block)
         return start
 
 

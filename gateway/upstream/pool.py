@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.upstream.connection import Connection, Owner
+from gateway.upstream.connection import Carrier, Owner
 from gateway.upstream.credentials import RequestHead
 from gateway.upstream.errors import AtCapacity, ConnectionLost
 from routing.core.catalog import Provider
@@ -17,7 +17,7 @@ class Line(Protocol):
 
     head: RequestHead
 
-    async def open(self, owner: Owner, generation: int, *, by: float) -> Connection:
+    async def open(self, owner: Owner, generation: int, *, by: float) -> Carrier:
         """A new connection. Raises `ConnectError`, `ConnectTimeout`."""
         ...
 
@@ -40,9 +40,9 @@ class ProviderPool:
         self._lay = lay
         self._max_idle_s = max_idle_s
         self._loop = asyncio.get_running_loop()
-        self._idle: deque[Connection] = deque()
-        self._open: set[Connection] = set()
-        self._lent: set[Connection] = set()
+        self._idle: deque[Carrier] = deque()
+        self._open: set[Carrier] = set()
+        self._lent: set[Carrier] = set()
         self._opening = 0
         self._closed = False
         self._all_lost = asyncio.Event()
@@ -67,7 +67,7 @@ class ProviderPool:
         self._generation += 1
         self._close_idle()
 
-    def take(self) -> Connection | None:
+    def take(self) -> Carrier | None:
         """An idle connection that is fit for use, with a place taken; `None` when there is none, and no place is taken.
 
         Raises `AtCapacity` when every place is taken: nobody waits for one.
@@ -82,7 +82,7 @@ class ProviderPool:
             connection.close()
         return None
 
-    async def open_one(self, *, by: float) -> Connection:
+    async def open_one(self, *, by: float) -> Carrier:
         """A new connection, with a place taken before it is opened. Raises `AtCapacity`, `ConnectError`, `ConnectTimeout`."""
         self._check_place()
         generation = self._generation
@@ -117,10 +117,10 @@ class ProviderPool:
 
     # What a connection tells its owner.
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Carrier) -> None:
         self._open.add(connection)
 
-    def finished(self, connection: Connection, *, reusable: bool) -> None:
+    def finished(self, connection: Carrier, *, reusable: bool) -> None:
         self._lent.discard(connection)
         if not reusable:
             return
@@ -130,7 +130,7 @@ class ProviderPool:
         connection.idle_since = self._loop.time()
         self._idle.append(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Carrier) -> None:
         self._open.discard(connection)
         if not self._open:
             self._all_lost.set()

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
-from gateway.upstream.client import UpstreamRequest
-from gateway.upstream.connection import Bounds, Connection, Response
+from gateway.upstream.client import UpstreamRequest, UpstreamResponse
+from gateway.upstream.connection import Bounds, Carrier
 from gateway.upstream.dialing import Resolver, TlsContexts, system_resolver
 from gateway.upstream.errors import ConnectError, ConnectionLost
 from gateway.upstream.pool import Line, ProviderPool
@@ -57,7 +57,7 @@ class PooledTransport:
         pool = self._pools.get(provider_name)
         return 0 if pool is None else pool.in_use
 
-    async def send(self, request: UpstreamRequest, *, connect_by: float, respond_by: float) -> Response:
+    async def send(self, request: UpstreamRequest, *, connect_by: float, respond_by: float) -> UpstreamResponse:
         if self._closed:
             raise ConnectError("the transport is closed")
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class PooledTransport:
         """Raises `ConnectError` for a provider that cannot be called at all."""
         raise NotImplementedError
 
-    def _was_stale(self, connection: Connection, after_s: float) -> bool:
+    def _was_stale(self, connection: Carrier, after_s: float) -> bool:
         # A POST must not run twice. A server that closes an idle connection while the next request is on its way answers
         # that with nothing but an end or a reset within one round trip; one that took the request and died later is not it.
         return not self._closed and not connection.heard and after_s <= self._stale_within_s

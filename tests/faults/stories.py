@@ -207,7 +207,12 @@ async def until(condition: Callable[[], bool], *, within: float = 5.0) -> None:
 
 
 def failed_over(
-    told: Told, side: Side, *, stream: bool, code: str, outcome: Literal["server_error", "timeout"] = "server_error"
+    told: Told,
+    side: Side,
+    *,
+    stream: bool,
+    code: str,
+    outcome: Literal["server_error", "timeout", "denied"] = "server_error",
 ) -> None:
     """The client has `b`'s answer and no trace of `a`; `a` is charged once and `b` has one good attempt."""
     errors, timeouts = (0.0, 1.0) if outcome == "timeout" else (1.0, 0.0)

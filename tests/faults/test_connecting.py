@@ -142,6 +142,6 @@ async def test_a_handshake_that_never_ends_is_a_timeout_of_connecting(stream):
 async def test_a_missing_credential_gives_way_and_is_not_named_to_the_client(stream):
     first = elsewhere("http://127.0.0.1:9/v1", api_key_env="NO_SUCH_KEY")
     with_b, alone = await both(SIDES["chat"], stream, first=first)
-    failed_over(with_b, SIDES["chat"], stream=stream, code="upstream_credential_missing")
-    refused(alone, 502, "upstream_error")
+    failed_over(with_b, SIDES["chat"], stream=stream, code="upstream_credential_missing", outcome="denied")
+    refused(alone, 502, "upstream_denied")
     assert "NO_SUCH_KEY" not in alone.reply.text

@@ -8,6 +8,23 @@ from tests.support.scripted import LAST_CHUNK, AwaitPeer, Close, Expect, Script,
 
 pytestmark = pytest.mark.usefixtures("transport")
 
+H11_READS_OTHERWISE = (
+    "line breaks before the answer",
+    "two equal lengths",
+    "a list of equal lengths",
+    "a folded line",
+    "a line folded with a tab",
+    "bare line feeds",
+)
+"""What `httpx` takes where `http1` refuses it, or the other way round; its connection carries no other call."""
+
+
+@pytest.fixture(autouse=True)
+def _where_both_agree(request: pytest.FixtureRequest, transport: str) -> None:
+    if transport == "httpx" and request.node.callspec.params.get("oddity") in H11_READS_OTHERWISE:
+        pytest.skip("h11 reads it otherwise")
+
+
 BODY = SIDES["chat"].body("hello", stream=False)
 SIZE = b"%d" % len(BODY)
 LENGTH = b"content-length: " + SIZE + b"\r\n"

@@ -114,14 +114,15 @@ async def test_a_storm_of_one_provider_is_no_ones_trouble(side, stream):
 async def test_after_the_storm_every_target_serves_again_by_its_own_wait():
     clock = Clock()
 
-    def once(seconds: str, name: str) -> Script:
-        return [
-            Expect(),
-            Send(answer(b"{}", status=429, headers={"retry-after": seconds})),
-            *answering(completion(name)),
-        ]
+    def once(seconds: str, name: str) -> list[Script]:
+        serving = answering(completion(name))
+        return [[Expect(), Send(answer(b"{}", status=429, headers={"retry-after": seconds})), *serving], serving]
 
-    async with scripted(once("5", "a")) as a, scripted(once("10", "b")) as b, scripted(once("15", "c")) as c:
+    async with (
+        scripted(scripts=once("5", "a")) as a,
+        scripted(scripts=once("10", "b")) as b,
+        scripted(scripts=once("15", "c")) as c,
+    ):
         group = in_order(*(target_on(each, name) for each, name in ((c, "c"), (b, "b"), (a, "a"))))
         async with relaying(group, clock=clock) as bench:
             first = await bench.post(CHAT.path, CHAT.asking(stream=False))
@@ -185,11 +186,12 @@ FORMS: list[tuple[dict[str, str], float]] = [
 @in_loop
 async def test_a_wait_in_any_form_is_kept_and_passed_on(status, headers, seconds):
     clock = Clock()
-    script: Script = [
-        *(Expect(), Send(answer(b"{}", status=status, headers=headers))),
-        *answering(completion("again")),
-    ]
-    async with scripted(script) as a, relaying(in_order(target_on(a, "a")), clock=clock, wall=lambda: NOON) as bench:
+    again = answering(completion("again"))
+    first_one: Script = [Expect(), Send(answer(b"{}", status=status, headers=headers)), *again]
+    async with (
+        scripted(scripts=[first_one, again]) as a,
+        relaying(in_order(target_on(a, "a")), clock=clock, wall=lambda: NOON) as bench,
+    ):
         first = await bench.post(CHAT.path, CHAT.asking(stream=False))
         assert (first.status, first.header("retry-after")) == (429 if status == 429 else 503, str(ceil(seconds)))
         clock.now += seconds - 0.01

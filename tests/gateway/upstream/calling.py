@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from gateway.upstream.client import Headers, Transport, UpstreamRequest
 from gateway.upstream.http1 import Http1Transport
 from gateway.upstream.pooled import PooledTransport
@@ -20,6 +22,9 @@ def provider_at(upstream: ScriptedUpstream, **fields: Any) -> Provider:
 
 kind: type[PooledTransport] = Http1Transport
 """What `transport` makes; a fixture of this directory sets it to each in turn."""
+
+http1_only = pytest.mark.parametrize("kind", ["http1"], indirect=True)
+"""For what only `http1` promises: connections of HTTP/1.1 that are used again, and a parser that refuses more."""
 
 
 @contextlib.asynccontextmanager

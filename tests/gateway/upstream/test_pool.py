@@ -8,6 +8,7 @@ from tests.gateway.upstream.calling import (
     KEEPS_ANSWERING,
     call,
     failure,
+    http1_only,
     now,
     provider_at,
     send,
@@ -32,6 +33,7 @@ from tests.support.scripted import (
 )
 
 
+@http1_only
 @on_both_loops
 def test_calls_one_after_the_other_share_a_connection(loop: LoopName) -> None:
     async def main() -> None:
@@ -43,6 +45,7 @@ def test_calls_one_after_the_other_share_a_connection(loop: LoopName) -> None:
     run(main(), loop=loop)
 
 
+@http1_only
 @on_both_loops
 def test_calls_at_once_take_a_connection_each_and_leave_them_for_the_next(loop: LoopName) -> None:
     async def main() -> None:
@@ -55,6 +58,7 @@ def test_calls_at_once_take_a_connection_each_and_leave_them_for_the_next(loop: 
     run(main(), loop=loop)
 
 
+@http1_only
 def test_the_connection_used_last_is_used_next() -> None:
     async def main() -> None:
         async with scripted(KEEPS_ANSWERING) as upstream, transport() as through:
@@ -111,6 +115,7 @@ def test_a_connection_being_opened_takes_a_place_and_a_failed_one_gives_it_back(
     run(main())
 
 
+@http1_only
 @on_both_loops
 @pytest.mark.parametrize("end", [Close(), Reset()])
 def test_a_reused_connection_that_ends_under_the_request_is_replaced_by_a_new_one_once(
@@ -129,6 +134,7 @@ def test_a_reused_connection_that_ends_under_the_request_is_replaced_by_a_new_on
     run(main(), loop=loop)
 
 
+@http1_only
 @pytest.mark.parametrize(
     "ending",
     [
@@ -190,6 +196,7 @@ def test_an_end_that_the_loop_has_not_noticed_yet_is_noticed_when_the_connection
     run(main(), loop=loop)
 
 
+@http1_only
 @on_both_loops
 def test_an_idle_connection_is_closed_after_its_time(loop: LoopName) -> None:
     async def main() -> None:
@@ -203,6 +210,7 @@ def test_an_idle_connection_is_closed_after_its_time(loop: LoopName) -> None:
     run(main(), loop=loop)
 
 
+@http1_only
 def test_a_changed_provider_closes_what_was_opened_for_the_old_one() -> None:
     async def main() -> None:
         streaming: Script = [Expect(), Send(answer(b"1")), Expect(), Send(chunked_head() + chunk(b"a")), Expect()]
@@ -224,6 +232,7 @@ def test_a_changed_provider_closes_what_was_opened_for_the_old_one() -> None:
     run(main())
 
 
+@http1_only
 def test_an_answer_that_ends_after_the_provider_changed_does_not_leave_its_connection_behind() -> None:
     async def main() -> None:
         streaming: Script = [Expect(), Send(chunked_head()), Pause(0.05), Send(LAST_CHUNK), AwaitPeer()]
@@ -237,6 +246,7 @@ def test_an_answer_that_ends_after_the_provider_changed_does_not_leave_its_conne
     run(main())
 
 
+@http1_only
 def test_an_equal_provider_keeps_its_connections() -> None:
     async def main() -> None:
         async with scripted(KEEPS_ANSWERING) as upstream, transport() as through:
@@ -247,6 +257,7 @@ def test_an_equal_provider_keeps_its_connections() -> None:
     run(main())
 
 
+@http1_only
 def test_a_rotated_key_is_used_on_the_open_connection() -> None:
     async def main() -> None:
         environ = {"KEY": "one"}
