@@ -21,7 +21,7 @@ from gateway.dialects.jsonbytes import object_in_steps, object_of, with_model
 from gateway.dialects.neutral import BadRequest
 from gateway.dialects.sse import RawEvent, Splitter
 from gateway.strict_yaml import parse
-from gateway.upstream.connection import Bounds, Connection
+from gateway.upstream.connection import Bounds, Carrier
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.http1_connection import Http1Connection
 from routing.core.catalog import NotANumber
@@ -202,13 +202,13 @@ class _Wire:
 class _Owner:
     reusable: bool | None = None
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Carrier) -> None:
         pass
 
-    def finished(self, connection: Connection, *, reusable: bool) -> None:
+    def finished(self, connection: Carrier, *, reusable: bool) -> None:
         self.reusable = reusable
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Carrier) -> None:
         pass
 
 
