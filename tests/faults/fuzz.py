@@ -266,6 +266,7 @@ TARGETS: dict[str, tuple[Target, list[bytes], list[bytes]]] = {
         [
             b'{"model":"g","messages":[{"role":"user","content":"hi"}],"stream":true}',
             rb'{ "\u006dodel" : "g" , "x":"\"model\":\"g\"", "model":"h"}',
+            b'{"model":"g","x":[1],"model":"g","y":{}}',
             b'{"messages":[{"model":"m"}],"n":1.0e2,"model":{"model":[1,null,true]}}',
             b'{"model":"' + b"x" * 9_000 + b'","a":[[[{}]]]}',
         ],

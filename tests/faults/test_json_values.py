@@ -85,6 +85,7 @@ MODELS: dict[str, tuple[bytes, bytes]] = {
     "an escaped name": (rb'{"\u006dodel":"g",', rb""),
     "escapes in every letter": (rb'{"\u006d\u006F\u0064\u0065\u006c":"g",', rb""),
     "the model twice": (b'{"model":"h","model":"g",', b""),
+    "the same model twice": (b'{"model":"g",', b',"model":"g"'),
     "the model twice, once escaped": (rb'{"model":"h","mod\u0065l":"g",', rb""),
     "another one between": (rb'{"mod\u0065l":"h",', b',"model":"g"'),
     "the model as an escape": (rb'{"model":"\u0067",', b""),
