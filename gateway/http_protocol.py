@@ -373,8 +373,8 @@ class ClientProtocol(HttpToolsProtocol):
             content = {"error": error | {"param": None}}
         body = msgspec.json.encode(content)
         self.transport.write(
-            b"%scontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n\r\n%s"
-            % (STATUS_LINE[refused.status], len(body), id.encode(), body)
+            b"%scontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\nrequest-id: %b\r\n"
+            b"connection: close\r\n\r\n%b" % (STATUS_LINE[refused.status], len(body), id.encode(), id.encode(), body)
         )
         self.transport.close()
 
