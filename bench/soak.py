@@ -10,6 +10,7 @@ code is 1.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
@@ -35,7 +36,7 @@ CALLERS = ("ann", "ben", "cid")
 CONVERSATIONS = 300
 CANCELLED = 0.2
 """The share of clients that leave before their answer is whole."""
-FAULTS_EVERY_S, PUBLISH_EVERY_S, TOKENS_EVERY_S = 1.0, 3.0, 1.5
+FAULTS_EVERY_S, PUBLISH_EVERY_S, TOKENS_EVERY_S = 0.7, 3.0, 1.5
 KNOWN_AFTER_S = 2.0
 """In which every worker must know of a token that was issued or revoked."""
 PATIENCE_S = 30.0
@@ -126,8 +127,11 @@ class Client:
         self._told = told
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def ask(self, token: str, *, good: bool | None) -> None:
-        """`good`: whether the token is known to all (`False`: refused by all); `None`: it has just changed."""
+    async def ask(self, token: str, *, good: bool | None, still_good: Callable[[], bool]) -> None:
+        """`good`: whether the token is known to all (`False`: refused by all); `None`: it has just changed.
+
+        `still_good`: whether that is so yet.
+        """
         chance = self._chance
         path, stream = chance.choices(
             ((CHAT, False), (CHAT, True), (MESSAGES, False), (MESSAGES, True), (COUNT, False), ("/v1/models", False)),
@@ -155,7 +159,7 @@ class Client:
                 else:
                     writer.write(body)
                 status, answer, whole, kept = await _answer(reader)
-            self._judge(label, kind, good, stream and status == 200, status, answer, whole)
+            self._judge(label, kind, good if still_good() else None, stream and status == 200, status, answer, whole)
         except TimeoutError:
             if leaves_after is None:
                 self._told.problems.append(f"{label}: no more of the answer within {PATIENCE_S:g} s")
@@ -315,24 +319,36 @@ class Tokens:
         return any(secret == other for _, other, _ in self._live)
 
 
-def faults(chance: random.Random) -> dict[str, Any]:
-    """What a provider does from now on: well most of the time."""
-    calm = {"error_rate": 0, "cut_rate": 0, "error_event_rate": 0, "hang": False, "latency_ms": 20, "retry_after": None}
-    calm |= {"tokens_per_second": 200, "jitter_ms": 10}
-    return calm | chance.choice(
-        (
+CALM: dict[str, Any] = {
+    "error_rate": 0,
+    "cut_rate": 0,
+    "error_event_rate": 0,
+    "hang": False,
+    "latency_ms": 20,
+    "jitter_ms": 10,
+    "tokens_per_second": 200,
+    "retry_after": None,
+}
+
+
+def faults(chance: random.Random) -> Iterator[dict[str, Any]]:
+    """What one provider after the other does from now on: well in three cases of ten, and each fault in its turn."""
+    statuses, throttles = itertools.cycle((500, 503, 400, 401, 502, 404)), itertools.cycle((429, 529))
+    while True:
+        kinds: list[dict[str, Any]] = [
             {},
             {},
             {},
-            {"error_rate": 0.5, "status": chance.choice((400, 401, 404, 500, 502, 503))},
-            {"error_rate": 0.7, "status": chance.choice((429, 529)), "retry_after": 1},
-            {"cut_rate": 0.4},
-            {"error_event_rate": 0.4},
+            {"cut_rate": 0.5},
+            {"error_event_rate": 0.5},
+            {"error_rate": 0.5, "status": next(statuses)},
+            {"error_rate": 0.7, "status": next(throttles), "retry_after": 1},
             {"latency_ms": 800},
             {"tokens_per_second": 20},
             {"hang": True},
-        )
-    )
+        ]
+        chance.shuffle(kinds)
+        yield from (CALM | kind for kind in kinds)
 
 
 async def control(origin: str, behaviour: dict[str, Any]) -> None:
@@ -390,6 +406,7 @@ async def soak(
 
     told, tokens, samples = Told(), Tokens(chance), []
     client = Client(gateway.port, chance, told)
+    turns = faults(chance)
     running_requests: set[asyncio.Task[None]] = set()
     edition = 1
 
@@ -398,12 +415,7 @@ async def soak(
 
     async def ask() -> None:
         secret, good = tokens.any()
-        problems = len(told.problems)
-        await client.ask(secret, good=good)
-        if good and not tokens.is_live(secret):
-            told.problems[problems:] = [
-                each for each in told.problems[problems:] if "401 with a good token" not in each
-            ]
+        await client.ask(secret, good=good, still_good=lambda: good is None or tokens.is_live(secret) == good)
 
     async def every(interval_s: float, work: Any) -> None:
         while True:
@@ -411,7 +423,7 @@ async def soak(
             await work()
 
     async def disturb() -> None:
-        await control(chance.choice(origins), faults(chance))
+        await control(chance.choice(origins), next(turns))
 
     async def republish() -> None:
         nonlocal edition
@@ -458,9 +470,7 @@ async def soak(
     if running_requests:
         await asyncio.wait(running_requests, timeout=PATIENCE_S)
     for origin in origins:
-        await control(
-            origin, faults(random.Random(0)) | {"error_rate": 0, "cut_rate": 0, "error_event_rate": 0, "hang": False}
-        )
+        await control(origin, CALM)
     after = await settled(gateway, client, empty=seconds >= SETTLED_S)
     return told, samples, before, after
 

@@ -187,6 +187,9 @@ class Exchange:
             watcher = self.watcher
             if watcher is not None:
                 watcher.cancel()
+                # A cancelled task keeps its traceback and thereby this exchange: together they would wait, body and all,
+                # for the collector.
+                self.watcher = None
             if self.downstream is not None and self.downstream.started:
                 self.status = 200
             if self.place is not None:

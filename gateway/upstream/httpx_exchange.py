@@ -190,8 +190,10 @@ class _Body(httpx.AsyncByteStream):
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._body), _PIECE_BYTES):
-            yield self._body[start : start + _PIECE_BYTES]
+        # The request lives as long as its connection, which must not keep a large body.
+        body, self._body = self._body, b""
+        for start in range(0, len(body), _PIECE_BYTES):
+            yield body[start : start + _PIECE_BYTES]
 
 
 class Answer:
