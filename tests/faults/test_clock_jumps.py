@@ -84,7 +84,7 @@ async def tale(jumps: list[float], monkeypatch: pytest.MonkeyPatch) -> list[dict
 @pytest.mark.parametrize(
     "jumps", [[0.0, 3_600.0], [0.0, -3_600.0], [3_600.0, -3_600.0, 0.0], [0.0, 36.0, -86_400.0 * 0.4]]
 )
-def test_a_jump_of_the_wall_clock_changes_nothing(jumps, monkeypatch, transport):
+def test_a_jump_of_the_wall_clock_changes_nothing(jumps, monkeypatch):
     steady = run(tale([0.0], monkeypatch), loop="uvloop")
     modes = {end.get("mode") for end in steady}
     affinities = {end.get("affinity") for end in steady}

@@ -1,4 +1,4 @@
-"""Limits of time hold against whoever sends a byte now and then, to half a second; scaled down to tenths of one."""
+"""Limits of time hold against whoever sends a byte now and then, to half a second; scaled down to a fifth of one."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from tests.support.scripted import (
 
 pytestmark = pytest.mark.usefixtures("transport")
 
-SCALED, WRITTEN = 0.3, 2.0
+SCALED, WRITTEN = 0.2, 2.0
 SLACK = 0.5
 LIMITS = [SCALED, pytest.param(WRITTEN, marks=pytest.mark.full)]
 
@@ -31,7 +31,7 @@ DRIPS: dict[str, Script] = {
     "silence behind a half-open connection": [Pause(0.05), HalfClose(), AwaitPeer()],
     "a dripping status line": [Drip(b"HTTP/1.1 200 " + b"OK" * 5_000, every=0.01)],
     "a dripping head": [Send(HEAD), Drip(b"x-a: b\r\n" * 5_000, every=0.01)],
-    "interim answers now and then": [Repeat([Send(b"HTTP/1.1 100 Continue\r\n\r\n"), Pause(0.2)])],
+    "interim answers now and then": [Repeat([Send(b"HTTP/1.1 100 Continue\r\n\r\n"), Pause(0.35)])],
 }
 UNARY_DRIPS: dict[str, Script] = {
     "a dripping body": [Send(head(stream=False, more=b"content-length: 90000\r\n")), Drip(b" " * 9_000, every=0.01)],

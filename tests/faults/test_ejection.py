@@ -21,7 +21,6 @@ DEAD: dict[str, Script] = {
 }
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("requests", [300, pytest.param(3_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("strategy", ["dynamic_score", "weighted", "failover"])
 @pytest.mark.parametrize("fault", DEAD)

@@ -44,7 +44,6 @@ WAITS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("requests", [200, pytest.param(1_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("status", [429, 529])
