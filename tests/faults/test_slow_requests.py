@@ -162,7 +162,7 @@ def test_a_client_that_sends_all_before_it_reads_gets_its_answer(ground: Ground)
 
     async def main() -> None:
         async with connected(ground.address) as client:
-            await client.send(without_body(CHAT, 30 * MB, ground.token) + b"x" * 30 * MB)
+            assert await client.send(without_body(CHAT, 30 * MB, ground.token) + b"x" * 30 * MB)
             answer = await answer_of(client)
             assert (answer.status, reason_of(answer)) == (413, "request_too_large")
 

@@ -34,14 +34,17 @@ class Client:
         port: int = self.socket.getsockname()[1]
         return port
 
-    async def send(self, data: bytes, *, size: int = 0, every: float = 0.0) -> None:
-        """In pieces of `size` bytes, one every `every` seconds. What the server no longer takes is lost silently."""
+    async def send(self, data: bytes, *, size: int = 0, every: float = 0.0) -> bool:
+        """In pieces of `size` bytes, one every `every` seconds. False: the server did not take all of it."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(ConnectionError):
+        try:
             for start in range(0, len(data), size or len(data) or 1):
                 await loop.sock_sendall(self.socket, data[start : start + size] if size else data)
                 if every:
                     await asyncio.sleep(every)
+        except ConnectionError:
+            return False
+        return True
 
     async def read(self, limit: int = PIECE) -> bytes:
         """Some bytes; `b""` at the end."""
