@@ -297,9 +297,8 @@ class Tokens:
         from accounts import tokens
         from accounts.models import Caller
 
-        now = time.monotonic()
         row, secret = tokens.issue(Caller.objects.get(name=self._chance.choice(CALLERS)))
-        self._live.append((row, secret, now))
+        self._live.append((row, secret, time.monotonic()))
         if len(self._live) > 6:
             row, secret, _ = self._live.pop(self._chance.randrange(3))
             tokens.revoke(row)
