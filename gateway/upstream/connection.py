@@ -7,6 +7,7 @@ the end are here; `http1_connection.py` knows the bytes.
 import asyncio
 import select
 from typing import NoReturn, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -16,8 +17,10 @@ from gateway.upstream.errors import ConnectionLost, ResponseTimeout, ResponseToo
 
 WRITE_WHOLE = 65_536
 """Head and body up to this size go out in one write; a larger body follows its head in pieces of this size."""
+READ_BYTES = 65_536
+"""Taken from the socket at a time: what a connection holds for a client that does not read goes with it."""
 TAKEN_AT_ONCE = 65_536
-"""What `receive` gives at most, about: uvloop reads four times as much, and who waits with it holds all of it twice."""
+"""What `receive` gives at most, about: who waits with it holds all of it twice."""
 _SPILL_PIECES = 512
 """More pieces of a body than this are joined, so that a body of tiny chunks costs memory by its bytes."""
 _CLOCK_STEP_S = 0.001
@@ -228,13 +231,25 @@ class Response:
         return self._buffered > self._pause_above
 
 
-class Connection(Dialed):
+_INPUTS: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
+
+
+def _input_of(loop: asyncio.AbstractEventLoop) -> bytearray:
+    """What all connections of a loop read into, one after the other. Left to itself uvloop reads 256 KB at a time."""
+    found = _INPUTS.get(loop)
+    if found is None:
+        found = _INPUTS[loop] = bytearray(READ_BYTES)
+    return found
+
+
+class Connection(Dialed, asyncio.BufferedProtocol):
     """Made by a dialer; `exchange` one request after the other, never two at a time."""
 
     __slots__ = (
         "_bounds",
         "_deadline",
         "_head_bytes",
+        "_input",
         "_interim",
         "_is_made",
         "_keep",
@@ -266,6 +281,7 @@ class Connection(Dialed):
         self._owner = owner
         self._bounds = bounds
         self._loop = loop
+        self._input = _input_of(loop)
         self._response: Response | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -403,6 +419,12 @@ class Connection(Dialed):
         self._poll = select.poll()
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._owner.opened(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._input
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self._input)[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         response = self._response

@@ -22,7 +22,7 @@ Resolver = Callable[[str, int], Sequence[str]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Dialed(asyncio.Protocol):
+class Dialed(asyncio.BaseProtocol):
     """What a dialer makes a connection for."""
 
     __slots__ = ()

@@ -24,7 +24,7 @@ _START = b"HTTP/1."
 _INTERIM = b"HTTP/1.1 1"
 
 
-class Stream(Dialed, httpcore.AsyncNetworkStream):
+class Stream(Dialed, asyncio.Protocol, httpcore.AsyncNetworkStream):
     """One socket, first plain, then TLS once or twice."""
 
     def __init__(self, network: "Network") -> None:
