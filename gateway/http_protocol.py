@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import uuid
 from collections.abc import Generator
 from types import FrameType
@@ -109,12 +110,20 @@ def _reset(transport: asyncio.Transport) -> None:
 
 ESTABLISHED = 1
 """The kernel's word for a connection that neither side has ended (`tcp_states.h`)."""
+TCP_INFO_SIZE, TCP_BYTES_ACKED = 128, 120
+"""How much of Linux's `tcp_info` is asked for; where its `tcpi_bytes_acked` (8 bytes, since 4.1) stands."""
 
 
 def _has_left(transport: asyncio.Transport) -> bool:
     """Whether the client has closed its side. Nothing else tells while nothing is read."""
     state: int = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     return state != ESTABLISHED
+
+
+def _acknowledged(transport: asyncio.Transport) -> int:
+    """How many bytes the client's side has taken over the connection's life."""
+    info: bytes = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_SIZE)
+    return int.from_bytes(info[TCP_BYTES_ACKED : TCP_BYTES_ACKED + 8], sys.byteorder)
 
 
 class ClientProtocol(HttpToolsProtocol):
@@ -132,10 +141,9 @@ class ClientProtocol(HttpToolsProtocol):
         """How long we have waited for the body, the time in which we did not want it left out."""
         self._trailer_bytes = 0
         self._lingers = False
-        self._unsent = 0
+        self._acknowledged = -1
+        """Bytes that the client's side had taken at the last sweep; -1 while none were waiting for it."""
         self._stalled_since = 0.0
-        self._drained = False
-        """Since the last sweep the client has read until the application could go on writing."""
         self._without_upgrade = False
         """The head that came asks for another protocol and has a body, which the parser would not read."""
         self._ended = False
@@ -199,10 +207,6 @@ class ClientProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._begin_head(0)
         self.data_received(head + rest)
-
-    def resume_writing(self) -> None:
-        self._drained = True
-        super().resume_writing()
 
     # Parser callbacks
 
@@ -310,17 +314,18 @@ class ClientProtocol(HttpToolsProtocol):
     def sweep(self, now: float) -> None:
         """Called every `SWEEP_SECONDS`: ends a connection whose client is too slow."""
         transport, limits = self.transport, self.limits
-        size = transport.get_write_buffer_size()
-        if size:
-            # What the application adds meanwhile is no sign of reading: a rest that shrinks is, and one that was small.
-            if self._unsent == 0 or size < self._unsent or self._drained:
+        if transport.get_write_buffer_size():
+            # Our buffer may stay full for long while a slow reader empties the kernel's, which holds megabytes.
+            acknowledged = _acknowledged(transport)
+            if acknowledged != self._acknowledged:
+                self._acknowledged = acknowledged
                 self._stalled_since = now
             elif now - self._stalled_since >= limits.write_stall_seconds:
                 log.info("a client was cut off: it read nothing", extra={"seconds": limits.write_stall_seconds})
                 _reset(transport)
                 return
-        self._unsent = size
-        self._drained = False
+        else:
+            self._acknowledged = -1
         if self.flow.read_paused and self._is_serving() and _has_left(transport):
             _reset(transport)
             return
