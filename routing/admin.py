@@ -4,7 +4,8 @@ from functools import partial
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Count, QuerySet
+from django.db.models import Count, QuerySet, Value
+from django.db.models.functions import Concat
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import display
@@ -204,14 +205,15 @@ class ProviderModelAdmin(ModelAdmin):
     list_display = ("name", "provider", "model", "price", "window", "groups")
     list_filter = ("provider", "provider__dialect")
     list_select_related = ("provider",)
-    search_fields = ("name", "model", "provider__name")
-    search_help_text = "Name, upstream name or provider."
+    search_fields = ("name", "model", "provider__name", "ref")
+    search_help_text = "Name, upstream name, provider, or PROVIDER/NAME."
     empty_hint = "A model of a provider: the name that goes there, and what is known of it."
     fieldsets = ((None, {"fields": Lines(("provider", *BASICS))}), *MODEL_SECTIONS)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ProviderModel]:
         found: QuerySet[ProviderModel] = super().get_queryset(request)
-        return found.prefetch_related("targets__group")
+        ref = Concat("provider__name", Value("/"), "name")
+        return found.prefetch_related("targets__group").annotate(ref=ref)
 
     def get_form(
         self, request: HttpRequest, obj: ProviderModel | None = None, change: bool = False, **kwargs: Any

@@ -337,6 +337,16 @@ def test_a_model_in_use_cannot_be_deleted(client: Client) -> None:
     assert Provider.objects.count() == 1
 
 
+@pytest.mark.parametrize("typed", ["house/small", "use/sma", "house small", "small-1"])
+def test_a_model_is_found_by_the_name_that_is_shown_where_one_is_chosen(client: Client, typed: str) -> None:
+    some_rows()
+    other = Provider.objects.create(name="other", base_url="http://127.0.0.1:9002/v1", dialect="openai-chat")
+    ProviderModel.objects.create(provider=other, name="large", model="large-1")
+    field = {"app_label": "routing", "model_name": "target", "field_name": "provider_model", "term": typed}
+    found = client.get(reverse("admin:autocomplete"), field).json()["results"]
+    assert [result["text"] for result in found] == ["house/small"]
+
+
 def test_a_folded_section_with_an_error_is_open(client: Client) -> None:
     url = change(some_rows())
     folded = re.compile(r"<details.*?</details>", re.S)
