@@ -449,6 +449,8 @@ class Exchange:
         wait: float | None = None
         usage: Usage | None = None
         terminal: bool | None = None
+        self.usage = None  # what an earlier attempt was told is not this one's
+        self.output_bytes = 0
         try:
             request = self._request(call, target)
             if call.stream:
@@ -469,9 +471,11 @@ class Exchange:
             outcome, code, terminal = "client_cancelled", "client_closed_request", None
             if not self.client_left:
                 outcome, code = "refused_here", "gateway_shutting_down"
+            status = self._accepted()
             raise
         except ClientLeft:
             outcome, code, terminal = "client_cancelled", "client_closed_request", None
+            status = self._accepted()
             raise
         except Exception:
             outcome, code, terminal = "refused_here", "internal_error", None
@@ -516,6 +520,10 @@ class Exchange:
                     )
                 )
 
+    def _accepted(self) -> int | None:
+        """The status of an attempt that was broken off: 200 once its answer had begun."""
+        return None if self.usage is None else 200
+
     def _request(self, call: Call, target: Target) -> UpstreamRequest:
         endpoint = self.endpoint
         path = endpoint.path
@@ -551,6 +559,7 @@ class Exchange:
             try:
                 if response.status != 200:
                     raise await failure_answered(response, by=by, wall=self.relay.wall())
+                self.usage = Usage()  # the provider has accepted the request, and will bill it
                 body = await response.read(by=by, limit=provider.max_response_bytes)
             finally:
                 response.close()
@@ -615,6 +624,7 @@ class Exchange:
                 for name, value in response.headers:
                     if name == b"content-type" and (b"json" in value.lower() or b"html" in value.lower()):
                         raise malformed("The provider answered a streaming request with something else.")
+                self.usage = reader.usage
                 await downstream.relay(
                     response,
                     reader,
@@ -625,7 +635,6 @@ class Exchange:
                 self.answered = True
             finally:
                 response.close()
-                self.usage = reader.usage
                 self.output_bytes = reader.output_bytes
                 self.body_sent = downstream.sent_bytes
         except UpstreamError as error:

@@ -23,6 +23,7 @@ def intent_record(exchange: "Exchange") -> IntentRecord:
     assert decision is not None
     assert group is not None
     caller = token.caller
+    first = decision.candidates[0].target
     return IntentRecord(
         id=exchange.id,
         at=exchange.wall,
@@ -34,8 +35,12 @@ def intent_record(exchange: "Exchange") -> IntentRecord:
         dialect=shape.dialect,
         stream=shape.stream,
         revision=decision.revision,
-        target=decision.candidates[0].target.id,
+        target=first.id,
         input_tokens_estimated=shape.input_tokens,
+        endpoint=exchange.endpoint.name,
+        provider=first.provider.name,
+        model=first.model,
+        input_price=first.input_price_microusd_per_million,
     )
 
 
@@ -111,17 +116,19 @@ def end_record(exchange: "Exchange") -> EndRecord:
         cached_input_price=serving.cached_input_price_microusd_per_million if serving else None,
         cache_write_price=serving.cache_write_price_microusd_per_million if serving else None,
         cache_write_1h_price=serving.cache_write_1h_price_microusd_per_million if serving else None,
+        signals=sorted(decision.policy.enabled_signals) if decision and decision.policy else [],
     )
 
 
 def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None, str]:
     """Input and output tokens and the quality of the usage: what was delivered counts even where nobody reported it."""
     shape = exchange.shape
-    whole = exchange.outcome == "success"
-    if shape is None or not exchange.output_bytes or (whole and usage.quality != "missing"):
+    if shape is None or not exchange.output_bytes or usage.quality == "reported":
         return usage.input_tokens, usage.output_tokens, usage.quality
     delivered = max(1, exchange.output_bytes // 4)
     input = shape.input_tokens if usage.input_tokens is None else usage.input_tokens
+    if exchange.outcome == "success" and usage.quality == "inconsistent":
+        return input, delivered if usage.output_tokens is None else usage.output_tokens, "inconsistent"
     return input, max(delivered, usage.output_tokens or 0), "estimated"
 
 

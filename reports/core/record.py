@@ -26,6 +26,12 @@ class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     revision: int
     target: str
     input_tokens_estimated: int
+    endpoint: str = ""
+    provider: str = ""
+    """Of `target`, as are the next two."""
+    model: str = ""
+    input_price: int | None = None
+    """As in EndRecord."""
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +40,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     outcome: str
     status: int | None
-    """The provider's status; `None`: none came."""
+    """The provider's status; `None`: none came. 200 for one that was broken off after its head."""
     error_code: str | None
     started_ms: float
     """From the exchange's start."""
@@ -140,6 +146,8 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     cached_input_price: int | None = None
     cache_write_price: int | None = None
     cache_write_1h_price: int | None = None
+    signals: list[str] = []
+    """Names of the policy's enabled signals."""
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,9 @@ async def test_an_intent_and_its_end_name_the_same_exchange():
         revision=1,
         target="a",
         input_tokens_estimated=1,
+        endpoint="chat",
+        provider="a",
+        model="a",
     )
 
 
@@ -284,7 +287,8 @@ async def test_a_stream_that_failed_after_a_keepalive_is_recorded_with_the_statu
         ),
         ({"prompt_tokens": 0, "completion_tokens": 0}, (0, None, 0, "reported")),
         (None, (1, None, 1, "estimated")),
-        ({"prompt_tokens": -5, "completion_tokens": "x"}, (None, None, None, "inconsistent")),
+        ({"prompt_tokens": -5, "completion_tokens": "x"}, (1, None, 1, "inconsistent")),
+        ({"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 9}, (5, None, 3, "inconsistent")),
     ],
 )
 @in_loop
