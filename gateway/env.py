@@ -200,6 +200,17 @@ class TimeZone:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeOfDay:
+    bounds: str = "a time of day, such as 03:30"
+
+    def read(self, text: str) -> tuple[int, int]:
+        found = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text, re.ASCII)
+        if found is None:
+            raise ValueError
+        return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
 class Folder:
     """Relative to the working directory of the process; the value is absolute."""
 
@@ -313,7 +324,11 @@ class Environment:
         secret=True,
     )
     redis_url: str | None = _variable(
-        "REDIS_URL", RedisUrl(), "", "Redis. Checked but not used by this release.", secret=True
+        "REDIS_URL",
+        RedisUrl(),
+        "",
+        "Redis, where the workers' tasks wait. Without it they wait in the data directory. See docs/workers.md.",
+        secret=True,
     )
     secret_key: str | None = _variable(
         "PILOTAGE_SECRET_KEY",
@@ -461,6 +476,43 @@ class Environment:
         "1GiB",
         "What the records that wait on disk may take in all; beyond it new records are dropped and counted.",
     )
+    rollup_seconds: int = _variable(
+        "PILOTAGE_ROLLUP_SECONDS",
+        Integer(5, 3600),
+        "120",
+        "How often the workers sum up what has come in since: hours and days of the reports are this far behind.",
+    )
+    retention_at: tuple[int, int] = _variable(
+        "PILOTAGE_RETENTION_AT",
+        TimeOfDay(),
+        "03:30",
+        "When the workers delete what has been kept long enough, in PILOTAGE_TIME_ZONE.",
+    )
+    task_soft_seconds: int = _variable(
+        "PILOTAGE_TASK_SOFT_SECONDS",
+        Integer(1, 86_400),
+        "240",
+        "How long a task may run before it is told to stop: less than PILOTAGE_TASK_HARD_SECONDS.",
+    )
+    task_hard_seconds: int = _variable(
+        "PILOTAGE_TASK_HARD_SECONDS",
+        Integer(2, 86_400),
+        "300",
+        "How long a task may run before its process is killed. On Redis, a task whose worker died goes to another after "
+        "twice this time and a minute.",
+    )
+    broker_max_messages: int = _variable(
+        "PILOTAGE_BROKER_MAX_MESSAGES",
+        Integer(10, 1_000_000),
+        "10000",
+        "Tasks that may wait in the data directory; a further one is refused. Without Redis only.",
+    )
+    broker_keep_days: int = _variable(
+        "PILOTAGE_BROKER_KEEP_DAYS",
+        Integer(1, 365),
+        "7",
+        "After how many days files are removed from the broker's folder that no worker asks for.",
+    )
 
 
 SETTINGS: tuple[Setting, ...] = tuple(f.metadata["setting"] for f in fields(Environment))
@@ -484,6 +536,8 @@ def read(environ: Mapping[str, str]) -> Environment:
         problems.append("PILOTAGE_SPOOL_MAX_BYTES: must not be less than PILOTAGE_SPOOL_FILE_BYTES")
     if not problems and values["max_body_bytes_held"] < 2 * values["max_request_bytes"]:
         problems.append("PILOTAGE_MAX_BODY_BYTES_HELD: must be at least twice PILOTAGE_MAX_REQUEST_BYTES")
+    if not problems and values["task_soft_seconds"] >= values["task_hard_seconds"]:
+        problems.append("PILOTAGE_TASK_SOFT_SECONDS: must be less than PILOTAGE_TASK_HARD_SECONDS")
     if problems:
         raise BadEnvironment(problems)
     return Environment(**values)

@@ -1,8 +1,10 @@
 """Django's settings, all of them from `gateway.env`. Importing this makes the data directory and its secrets."""
 
 import os
+import ssl
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from django.templatetags.static import static
 from django.urls import reverse_lazy
@@ -116,6 +118,67 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+
+def broker_settings(process: env.Environment) -> dict[str, Any]:
+    """Celery's broker: Redis, else files in the data directory."""
+    if process.redis_url is None:
+        options: dict[str, Any] = {
+            "folder": str(process.data_dir / "broker"),
+            "max_waiting": process.broker_max_messages,
+            "polling_interval": 0.5,
+        }
+        return {"url": "files://localhost", "options": options, "ssl": None}
+    url = urlsplit(process.redis_url)
+    if url.scheme == "unix":
+        number = dict(parse_qsl(url.query)).get("db", "0")
+        text = urlunsplit(("redis+socket", url.netloc, url.path, f"virtual_host={number}", ""))
+    else:
+        text = process.redis_url
+    options = {
+        # A task is given to another worker when it was not acknowledged by then: never while one may be at it.
+        "visibility_timeout": 2 * process.task_hard_seconds + 60,
+        "global_keyprefix": "pilotage:",
+        "socket_connect_timeout": 5,
+        "socket_timeout": 15,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+    }
+    verified = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True} if url.scheme == "rediss" else None
+    return {"url": text, "options": options, "ssl": verified}
+
+
+_broker = broker_settings(PILOTAGE)
+CELERY_BROKER_URL = _broker["url"]
+CELERY_BROKER_TRANSPORT_OPTIONS = _broker["options"]
+CELERY_BROKER_USE_SSL = _broker["ssl"]
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a broker may be away for as long as it likes
+CELERY_BROKER_CONNECTION_TIMEOUT = 5
+CELERY_RESULT_BACKEND = None  # what a task did stands in rows
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = CELERY_EVENT_SERIALIZER = "json"
+CELERY_TASK_DEFAULT_QUEUE = "pilotage"
+CELERY_TASK_ACKS_LATE = True
+# A task whose own process was killed is not begun again at once: what killed it would do so again. It comes back with
+# its schedule. When the whole worker dies, the broker gives the task to another.
+CELERY_TASK_REJECT_ON_WORKER_LOST = False
+CELERY_TASK_SOFT_TIME_LIMIT = PILOTAGE.task_soft_seconds
+CELERY_TASK_TIME_LIMIT = PILOTAGE.task_hard_seconds
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_POOL = "prefork"  # the only pool that keeps the time limits
+CELERY_WORKER_CONCURRENCY = 1
+CELERY_WORKER_MAX_TASKS_PER_CHILD = 500  # gives back what leaked, about twice a day
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # who reaches the broker may send tasks, not command the workers
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = CELERY_WORKER_REDIRECT_STDOUTS = False
+CELERY_TIMEZONE = PILOTAGE.time_zone
+CELERY_BEAT_SCHEDULER = "gateway.beat:KeptScheduler"
+CELERY_BEAT_SCHEDULE_FILENAME = str(PILOTAGE.data_dir / "schedule.json")
+CELERY_BEAT_SYNC_EVERY = 1
+CELERY_BEAT_MAX_LOOP_INTERVAL = 30
+
 LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
@@ -160,6 +223,9 @@ LOGGING = {
         "django.server": {"handlers": [], "level": "WARNING", "propagate": True},
         "django.channels.server": {"level": "WARNING"},
         "daphne": {"level": "WARNING"},
+        # Our tasks say themselves what they did.
+        "celery": {"level": "WARNING"},
+        "kombu": {"level": "WARNING"},
         "uvicorn.access": {"level": "WARNING"},
         "asyncio": {"level": "WARNING"},
         # A line per request, and at the lowest level the headers with their keys.

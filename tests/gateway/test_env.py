@@ -47,7 +47,25 @@ def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is
         drain_seconds=300.0,
         spool_file_bytes=64 * MIB,
         spool_max_bytes=1024 * MIB,
+        rollup_seconds=120,
+        retention_at=(3, 30),
+        task_soft_seconds=240,
+        task_hard_seconds=300,
+        broker_max_messages=10_000,
+        broker_keep_days=7,
     )
+
+
+def test_a_task_is_told_to_stop_before_it_is_killed() -> None:
+    with pytest.raises(BadEnvironment) as error:
+        read({"PILOTAGE_TASK_SOFT_SECONDS": "60", "PILOTAGE_TASK_HARD_SECONDS": "60"})
+    assert error.value.problems == ["PILOTAGE_TASK_SOFT_SECONDS: must be less than PILOTAGE_TASK_HARD_SECONDS"]
+
+
+@pytest.mark.parametrize("text", ["24:00", "3", "03:60", "3.30"])
+def test_a_time_of_day_is_hours_and_minutes(text: str) -> None:
+    with pytest.raises(BadEnvironment, match="expected a time of day, such as 03:30"):
+        read({"PILOTAGE_RETENTION_AT": text})
 
 
 def test_a_variable_that_is_empty_or_blank_counts_as_absent() -> None:
@@ -127,6 +145,7 @@ def test_secrets_do_not_show_in_what_was_read() -> None:
         ("time_zone", "Asia/Kathmandu", "Asia/Kathmandu"),
         ("data_dir", "/srv/pilotage", Path("/srv/pilotage")),
         ("data_dir", "here", Path.cwd() / "here"),
+        ("retention_at", "4:05", (4, 5)),
         ("redis_url", "rediss://:p@host:6380/2", "rediss://:p@host:6380/2"),
         ("redis_url", "unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],

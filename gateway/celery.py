@@ -1,0 +1,92 @@
+"""The workers: the Celery application, what it runs by the clock, and how its processes end together.
+
+Its settings stand in `gateway.settings` under `CELERY_`.
+"""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+from celery.schedules import crontab
+from django.conf import settings
+from kombu.transport import TRANSPORT_ALIASES
+
+from gateway.file_broker import Folder
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+
+TRANSPORT_ALIASES["files"] = "gateway.file_broker:Transport"
+
+log = logging.getLogger("pilotage.worker")
+
+ORPHAN_SECONDS = 0.5
+"""How long a child may outlive its killed worker."""
+
+app = Celery("pilotage")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks(["reports"])
+
+
+def schedule() -> dict[str, dict[str, Any]]:
+    """What runs by itself. A task that waited until its next turn has come is dropped: the next one does its work."""
+    process = settings.PILOTAGE
+    hour, minute = process.retention_at
+    return {
+        "rollup": {
+            "task": "reports.roll_pending",
+            "schedule": process.rollup_seconds,
+            "options": {"expires": process.rollup_seconds},
+        },
+        "retention": {
+            "task": "reports.retain",
+            "schedule": crontab(hour=str(hour), minute=str(minute)),
+            "options": {"expires": 12 * 3600},
+        },
+        "broker": {"task": "gateway.sweep_broker", "schedule": 3600, "options": {"expires": 3600}},
+    }
+
+
+app.conf.beat_schedule = schedule()
+
+
+@app.task(name="gateway.sweep_broker")
+def sweep_broker() -> None:
+    """Removes stale files of the broker in the data directory."""
+    options = settings.CELERY_BROKER_TRANSPORT_OPTIONS
+    if "folder" in options:
+        Folder(Path(options["folder"])).sweep(older_than_s=settings.PILOTAGE.broker_keep_days * 86_400, now=time.time())
+
+
+@signals.setup_logging.connect
+def _keep_logging(**_: Any) -> None:
+    """Django's logging stays as it is: a receiver here keeps Celery from setting up its own."""
+
+
+@signals.worker_ready.connect
+def _say_ready(**_: Any) -> None:
+    log.info("the worker is ready")
+
+
+_worker_pid: list[int] = []
+
+
+@signals.worker_init.connect
+def _remember_the_worker(**_: Any) -> None:
+    _worker_pid[:] = [os.getpid()]
+
+
+@signals.worker_process_init.connect
+@signals.beat_embedded_init.connect
+def _end_with_the_worker(**_: Any) -> None:
+    """A worker that is killed cannot end its children: they see for themselves that they are alone."""
+
+    def watch() -> None:
+        while os.getppid() in _worker_pid:
+            time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="orphan-watch", daemon=True).start()
