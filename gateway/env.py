@@ -488,6 +488,61 @@ class Environment:
         "03:30",
         "When the workers delete what has been kept long enough, in PILOTAGE_TIME_ZONE.",
     )
+    rollup_today_seconds: int = _variable(
+        "PILOTAGE_ROLLUP_TODAY_SECONDS",
+        Integer(5, 86_400),
+        "900",
+        "How old the sums of a running day may become before they are made again. Its quarters of an hour follow "
+        "PILOTAGE_ROLLUP_SECONDS.",
+    )
+    keep_detail_days: int = _variable(
+        "PILOTAGE_KEEP_DETAIL_DAYS",
+        Integer(0, 36_500),
+        "30",
+        "How many days the detail of decisions is kept: candidates, scores, exclusions. 0: for ever.",
+    )
+    keep_attempt_days: int = _variable(
+        "PILOTAGE_KEEP_ATTEMPT_DAYS",
+        Integer(0, 36_500),
+        "90",
+        "How many days attempts and fallbacks are kept. 0: for ever.",
+    )
+    keep_exchange_days: int = _variable(
+        "PILOTAGE_KEEP_EXCHANGE_DAYS",
+        Integer(0, 36_500),
+        "90",
+        "How many days exchanges are kept; whatever is left of their detail goes with them. 0: for ever.",
+    )
+    keep_slot_days: int = _variable(
+        "PILOTAGE_KEEP_SLOT_DAYS",
+        Integer(0, 36_500),
+        "400",
+        "How many days sums by quarters of an hour are kept, from which days of any zone can be made. 0: for ever.",
+    )
+    keep_day_days: int = _variable(
+        "PILOTAGE_KEEP_DAY_DAYS",
+        Integer(0, 36_500),
+        "0",
+        "How many days sums by day and decision buckets are kept. 0: for ever.",
+    )
+    keep_damaged_days: int = _variable(
+        "PILOTAGE_KEEP_DAMAGED_DAYS",
+        Integer(0, 36_500),
+        "30",
+        "How many days damaged lines of the spool are kept. 0: for ever.",
+    )
+    retention_batch: int = _variable(
+        "PILOTAGE_RETENTION_BATCH",
+        Integer(1, 100_000),
+        "1000",
+        "How many exchanges retention deletes, or frees of detail, in one transaction.",
+    )
+    retention_pause_seconds: float = _variable(
+        "PILOTAGE_RETENTION_PAUSE_SECONDS",
+        Number(0, 60, "seconds"),
+        "0.05",
+        "How long retention lets others write between two transactions.",
+    )
     task_soft_seconds: int = _variable(
         "PILOTAGE_TASK_SOFT_SECONDS",
         Integer(1, 86_400),
@@ -499,7 +554,7 @@ class Environment:
         Integer(2, 86_400),
         "300",
         "How long a task may run before its process is killed. On Redis, a task whose worker died goes to another after "
-        "twice this time and a minute.",
+        "twice this time and a few seconds.",
     )
     broker_max_messages: int = _variable(
         "PILOTAGE_BROKER_MAX_MESSAGES",
