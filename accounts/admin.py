@@ -1,5 +1,6 @@
 """The admin's pages for callers, tokens and the people who may use the admin."""
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
@@ -75,7 +76,7 @@ class CallerAdmin(ModelAdmin):
 
 @admin.register(Token)
 class TokenAdmin(ModelAdmin):
-    list_display = ("shown", "caller", "state", "expires", "only_groups", "created_at", "created_by")
+    list_display = ("shown", "caller", "state", "expires", "last_used", "only_groups", "created_at", "created_by")
     list_filter = ("caller", ("revoked_at", admin.EmptyFieldListFilter))
     list_select_related = ("caller",)
     search_fields = ("shown", "caller__name")
@@ -90,12 +91,13 @@ class TokenAdmin(ModelAdmin):
         "state",
         "only_groups",
         "expires",
+        "last_used",
         "revoked_at",
         "created_at",
         "created_by",
     )
     fieldsets = (
-        (None, {"fields": ("shown", "caller", "state", "only_groups", "expires", "revoked_at")}),
+        (None, {"fields": ("shown", "caller", "state", "only_groups", "expires", "last_used", "revoked_at")}),
         ("Made", {"fields": ("created_at", "created_by")}),
         ("Revoke", {"fields": ("revoke",)}),
     )
@@ -189,6 +191,10 @@ class TokenAdmin(ModelAdmin):
     @display(description="Expires", ordering="expires_at")
     def expires(self, token: Token) -> str:
         return "never" if token.expires_at is None else date_format(localtime(token.expires_at), "DATETIME_FORMAT")
+
+    @display(description="Last used", ordering="last_used_at", empty_value="never")
+    def last_used(self, token: Token) -> datetime | None:
+        return token.last_used_at
 
     @display(description="Only these groups")
     def only_groups(self, token: Token) -> str:

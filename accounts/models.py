@@ -118,6 +118,7 @@ class Token(Watched):
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     created_by = models.CharField(blank=True, editable=False)
+    last_used_at = models.DateTimeField("last used", null=True, blank=True, editable=False)
 
     class Meta:
         ordering = ("-created_at", "-pk")

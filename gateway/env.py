@@ -476,6 +476,30 @@ class Environment:
         "1GiB",
         "What the records that wait on disk may take in all; beyond it new records are dropped and counted.",
     )
+    ingest_batch_lines: int = _variable(
+        "PILOTAGE_INGEST_BATCH_LINES",
+        Integer(1, 50_000),
+        "2000",
+        "Lines of the spool that `ingest` writes to the database in one transaction.",
+    )
+    ingest_poll_seconds: float = _variable(
+        "PILOTAGE_INGEST_POLL_SECONDS",
+        Number(0.05, 60, "seconds"),
+        "0.5",
+        "How long `ingest` waits before it looks for new lines again.",
+    )
+    ingest_aside_max_bytes: int = _variable(
+        "PILOTAGE_INGEST_ASIDE_MAX_BYTES",
+        Bytes(64 * 1024, 1024 * 1024 * MIB),
+        "256MiB",
+        "How large each of the files may become in which lines are set aside that are damaged, or of a newer release.",
+    )
+    max_candidates: int = _variable(
+        "PILOTAGE_MAX_CANDIDATES",
+        Integer(1, 64),
+        "32",
+        "Candidates and exclusions of one decision that the database keeps, the first in the order of trying.",
+    )
     rollup_seconds: int = _variable(
         "PILOTAGE_ROLLUP_SECONDS",
         Integer(5, 3600),

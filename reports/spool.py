@@ -129,13 +129,22 @@ class Spool:
         self._number = 0
 
     def _rotate(self) -> None:
-        self.close()
+        """The new file is locked before it has its name, and has it before the old one is free: to a reader, a process
+        that lives always has a file that cannot be locked."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._directory / f"{self._prefix}-{self._number:04d}{SUFFIX}"
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        own = path.with_suffix(".begun")
+        fd = os.open(own, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks still keeps records
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own.rename(path)
+        except OSError:
+            os.close(fd)
+            own.unlink(missing_ok=True)
+            raise
         self._number += 1
-        with contextlib.suppress(OSError):  # a file system without locks still keeps records
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.close()
         self._fd = fd
         self._file_bytes = 0
         self._torn = False
