@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
-from celery.schedules import crontab
 from django.conf import settings
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -34,17 +33,11 @@ app.autodiscover_tasks(["reports"])
 def schedule() -> dict[str, dict[str, Any]]:
     """What runs by itself. A task that waited until its next turn has come is dropped: the next one does its work."""
     process = settings.PILOTAGE
-    hour, minute = process.retention_at
     return {
         "rollup": {
             "task": "reports.roll_pending",
             "schedule": process.rollup_seconds,
             "options": {"expires": process.rollup_seconds},
-        },
-        "retention": {
-            "task": "reports.retain",
-            "schedule": crontab(hour=str(hour), minute=str(minute)),
-            "options": {"expires": 12 * 3600},
         },
         "broker": {"task": "gateway.sweep_broker", "schedule": 3600, "options": {"expires": 3600}},
     }

@@ -156,6 +156,8 @@ class Folder:
             if len(os.listdir(self._waiting)) >= self._max_waiting:
                 raise OperationalError(f"{self._max_waiting} messages wait in {self._waiting}: is no worker running?")
             name = f"{time.time_ns():020d}-0-{secrets.token_hex(16)}.{queue}.json"
+            if _queue_of(name) != queue:
+                raise OperationalError(f"{queue!r} is no name of a queue")
             new = self._waiting / f".{name}"
             try:
                 descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

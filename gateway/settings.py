@@ -4,7 +4,7 @@ import os
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from django.templatetags.static import static
 from django.urls import reverse_lazy
@@ -131,12 +131,13 @@ def broker_settings(process: env.Environment) -> dict[str, Any]:
     url = urlsplit(process.redis_url)
     if url.scheme == "unix":
         number = dict(parse_qsl(url.query)).get("db", "0")
-        text = urlunsplit(("redis+socket", url.netloc, url.path, f"virtual_host={number}", ""))
+        text = f"redis+socket://{url.netloc}{url.path}?virtual_host={number}"
     else:
         text = process.redis_url
     options = {
         # A task is given to another worker when it was not acknowledged by then: never while one may be at it.
-        "visibility_timeout": 2 * process.task_hard_seconds + 60,
+        "visibility_timeout": 2 * process.task_hard_seconds + 5,
+        "unacked_restore_throttle": 1,  # it is looked for those every ten seconds, not every hundred
         "global_keyprefix": "pilotage:",
         "socket_connect_timeout": 5,
         "socket_timeout": 15,

@@ -40,7 +40,14 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class Process:
     """A `manage.py` command under way, its output in two files."""
 
-    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("manage.py",),
+    ) -> None:
+        """`program`: what Python runs, and before `arguments`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.out = folder / "stdout"
         self.err = folder / "stderr"
@@ -51,7 +58,7 @@ class Process:
         }
         with self.out.open("ab") as out, self.err.open("ab") as err:
             self._popen = subprocess.Popen(
-                [sys.executable, "manage.py", *arguments],
+                [sys.executable, *program, *arguments],
                 cwd=ROOT,
                 env=inherited | {"PILOTAGE_DATA_DIR": str(folder / "data")} | (environment or {}),
                 stdin=subprocess.DEVNULL,
