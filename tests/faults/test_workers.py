@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import is_alive
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.working import Broker, Worker, files_broker, is_alive, lines, redis_broker
+from tests.support.working import Broker, Worker, files_broker, lines, redis_broker
 
 __all__ = ["redis_server"]
 

@@ -10,7 +10,15 @@ import httpx
 import pytest
 
 from gateway.serving import PortTaken, listen
-from tests.support.processes import GatewayProcess, Process, SimulatorProcess, StartGateway, StartSimulator
+from tests.support.processes import (
+    GatewayProcess,
+    Process,
+    SimulatorProcess,
+    StartGateway,
+    StartSimulator,
+    descendants,
+    is_alive,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -235,7 +243,11 @@ def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Pa
         moved = Process(tmp_path, "demo", "--port", str(first), "--simulator-port", "9")
         assert moved.wait(60) == 0
         assert f"start with SIMULATOR_PORT={first + 1}" in moved.output()
+        family = descendants(up.pid)
+        for name, count in {"serve": 1, "ingest": 1, "worker": 3, "simulate": 3}.items():
+            assert sum(f"manage.py {name} " in command for command in family.values()) == count, name
         assert up.stop() == 0
+        assert [command for pid, command in family.items() if is_alive(pid)] == []
     finally:
         up.stop()
     with socket.create_server(("127.0.0.1", first)), socket.create_server(("127.0.0.1", first + 3)):

@@ -124,6 +124,24 @@ class Process:
             self._popen.wait()
 
 
+def descendants(pid: int) -> dict[int, str]:
+    """The command line of every living process below `pid`, by process id."""
+    found = {}
+    for line in subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout.splitlines():
+        child, parent, command = line.split(maxsplit=2)
+        if int(parent) == pid:
+            found |= {int(child): command} | descendants(int(child))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 class SimulatorProcess(Process):
     """`behaviour` are the fields of `gateway.simulator.Behaviour`."""
 

@@ -26,7 +26,7 @@ READY_SECONDS = 60.0
 
 
 class Command(BaseCommand):
-    help = "Runs three simulated providers and the gateway together; one Ctrl-C stops them all."
+    help = "Runs three simulated providers, the gateway, the ingest and a worker together; one Ctrl-C stops them all."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--port", type=int, default=8000, help="of the gateway; default 8000")
