@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -61,6 +62,7 @@ def note_uses(uses: Mapping[str, datetime]) -> None:
 
     The Directory does not know of it, so its version stays: nobody loads it anew.
     """
-    for shown, at in uses.items():
-        earlier = Q(last_used_at=None) | Q(last_used_at__lt=at)
-        Token._base_manager.filter(earlier, shown=shown).update(last_used_at=at)
+    with transaction.atomic():
+        for shown, at in sorted(uses.items()):
+            earlier = Q(last_used_at=None) | Q(last_used_at__lt=at)
+            Token._base_manager.filter(earlier, shown=shown).update(last_used_at=at)

@@ -4,6 +4,7 @@ A batch of lines, the offset behind them and all that follows from them are writ
 their exchange's id, so a file that is read again changes nothing.
 """
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -73,8 +74,10 @@ class Ingest:
         self._now = now
         self._spool = ""
         self._swept = False
-        self._token_uses: dict[str, float] = {}
-        """When each token's last use was written last, by Unix seconds of the use."""
+        self._uses: dict[str, float] = {}
+        """Uses of tokens that are to be written: Unix seconds."""
+        self._uses_written: dict[str, float] = {}
+        """When each token's use was written last, by our clock."""
         self._told_at = -_SAY_EVERY_S
 
     def follow(self, stop: threading.Event, *, poll_s: float = 0.5) -> None:
@@ -92,6 +95,14 @@ class Ingest:
                 continue
             if not busy:
                 stop.wait(poll_s)
+        with contextlib.suppress(Error):
+            self._write_uses(all_of_them=True)
+
+    def once(self) -> None:
+        """What is there now, and nothing is waited for. Raises as `cycle` does."""
+        while self.cycle():
+            pass
+        self._write_uses(all_of_them=True)
 
     def cycle(self, stop: threading.Event | None = None) -> int:
         """Reads once what every file has, and clears away what is finished. The number of lines.
@@ -122,6 +133,7 @@ class Ingest:
         if finished or not self._swept:
             self._close_dead(living, finished)
             self._clear(finished, offsets.keys() - {source.name for source in sources})
+        self._write_uses()
         return lines
 
     # -- one file
@@ -261,20 +273,27 @@ class Ingest:
         uses: dict[str, float] = {}
         begun = (intent for intent, _ in batch.intents.values())
         records: Iterable[EndRecord | IntentRecord] = itertools.chain(batch.ends.values(), begun)
+        uses = self._uses
         for record in records:
             if record.token and record.at > uses.get(record.token, 0.0):
                 uses[record.token] = record.at
-        due = {
-            token: at
-            for token, at in uses.items()
-            if at - self._token_uses.get(token, -TOKEN_USE_SECONDS) >= TOKEN_USE_SECONDS
-        }
+
+    def _write_uses(self, *, all_of_them: bool = False) -> None:
+        now = self._clock()
+        written = self._uses_written
+        due = [
+            token
+            for token in self._uses
+            if all_of_them or token not in written or now - written[token] >= TOKEN_USE_SECONDS
+        ]
         if not due:
             return
-        tokens.note_uses({token: moment(at) for token, at in due.items()})
-        if len(self._token_uses) + len(due) > _MOST_TOKENS_REMEMBERED:
-            self._token_uses.clear()
-        self._token_uses.update(due)
+        tokens.note_uses({token: moment(self._uses[token]) for token in due})
+        for token in due:
+            del self._uses[token]
+        if len(written) + len(due) > _MOST_TOKENS_REMEMBERED:
+            written.clear()
+        written.update(dict.fromkeys(due, now))
 
     def _tell(self, message: str, *values: object) -> None:
         """At most once a minute."""

@@ -41,7 +41,9 @@ def write(model: Any, rows: Sequence[Row]) -> None:
                     copy.write_row(row)
             return
         places = ", ".join(["%s"] * len(names))
-        cursor.executemany(f"INSERT INTO {table} ({listed}) VALUES ({places})", [_for_sqlite(row) for row in rows])  # noqa: S608 - names of our own models
+        statement = f"INSERT INTO {table} ({listed}) VALUES ({places})"  # noqa: S608 - names of our own models
+        times = [place for place, value in enumerate(rows[0]) if isinstance(value, datetime)]
+        cursor.executemany(statement, [_for_sqlite(row, times) for row in rows] if times else rows)
 
 
 def touch(hours: Iterable[datetime], *, now: datetime) -> None:
@@ -75,9 +77,13 @@ def move_on(spool: str, name: str, offset: int) -> None:
 def _each(statement: str, rows: Sequence[Row]) -> None:
     with connection.cursor() as cursor:
         for row in rows:
-            cursor.execute(statement, row if connection.vendor == "postgresql" else _for_sqlite(row))
+            times = [place for place, value in enumerate(row) if isinstance(value, datetime)]
+            cursor.execute(statement, _for_sqlite(row, times) if connection.vendor == "sqlite" else row)
 
 
-def _for_sqlite(row: Row) -> Row:
-    adapt = connection.ops.adapt_datetimefield_value
-    return tuple(adapt(value) if isinstance(value, datetime) else value for value in row)
+def _for_sqlite(row: Row, times: Sequence[int]) -> Row:
+    """With the values at `times` as SQLite keeps them."""
+    adapted: list[Any] = list(row)
+    for place in times:
+        adapted[place] = connection.ops.adapt_datetimefield_value(row[place])
+    return tuple(adapted)

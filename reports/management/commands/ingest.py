@@ -33,8 +33,7 @@ class Command(BaseCommand):
                 if options["follow"]:
                     self._follow(ingest, process.ingest_poll_seconds)
                 else:
-                    while ingest.cycle():
-                        pass
+                    ingest.once()
         except AlreadyRunning as error:
             raise CommandError(f"{error}; one is enough") from error
 
