@@ -53,7 +53,7 @@ class DayKey(TypedDict):
 
 
 def _counting(field: str, words: Sequence[str], prefix: str = "") -> dict[str, Expression]:
-    return {f"{prefix}{word}": Count("*", filter=Q(**{field: word})) for word in words}
+    return {f"{prefix}{word}": Count("pk", filter=Q(**{field: word})) for word in words}
 
 
 def _summing(column: str) -> Expression:
@@ -62,12 +62,12 @@ def _summing(column: str) -> Expression:
 
 _SUMS: dict[str, Expression] = {
     "requests": Count("*"),
-    "streamed": Count("*", filter=Q(stream=True)),
+    "streamed": Count("pk", filter=Q(stream=True)),
     **_counting("outcome", OUTCOMES),
     "attempts": _summing("attempt_count"),
-    "fallbacks": Count("*", filter=Q(fell_back=True)),
+    "fallbacks": Count("pk", filter=Q(fell_back=True)),
     "cost_microdollars": _summing("cost_microdollars"),
-    "cost_unknown": Count("*", filter=Q(cost_microdollars=None)),
+    "cost_unknown": Count("pk", filter=Q(cost_microdollars=None)),
     **{name: _summing(name) for name in _TOKENS},
     "images": _summing("image_count"),
     "request_bytes": _summing("request_bytes"),
