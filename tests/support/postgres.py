@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -19,10 +18,35 @@ import pytest
 HOW_TO_INSTALL = "PostgreSQL is not installed: apt-get install postgresql"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresCluster:
-    port: int
-    pid: int
+    """A server that can be stopped and started again, with what it holds."""
+
+    def __init__(self, binaries: Path, folder: Path, as_user: list[str]) -> None:
+        self.port = _free_port()
+        self._command = [
+            *as_user, str(binaries / "postgres"), "-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(self.port),
+            "-k", str(folder), "-c", "fsync=off", "-c", "max_connections=50",
+        ]  # fmt: skip
+        self._folder = folder
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        with (self._folder / "log").open("ab") as log:
+            self._server = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
+        self._wait_until_it_answers(self._server)
+
+    def stop(self) -> None:
+        """Ends connections, then itself."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
     def url(self, database: str) -> str:
         return f"postgres://pilotage@127.0.0.1:{self.port}/{database}"
@@ -33,6 +57,15 @@ class PostgresCluster:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             connection.execute(f"CREATE DATABASE {name}")
         return self.url(name)
+
+    def _wait_until_it_answers(self, server: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + 30
+        while time.monotonic() < end and server.poll() is None:
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"PostgreSQL did not start:\n{(self._folder / 'log').read_text()}")
 
 
 @pytest.fixture(scope="session")
@@ -54,35 +87,13 @@ def postgres() -> Iterator[PostgresCluster]:
          "--encoding", "UTF8", "--no-sync"],
         check=True, capture_output=True, cwd=folder,
     )  # fmt: skip
-    port = _free_port()
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [*as_user, str(binaries / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port),
-             "-k", str(folder), "-c", "fsync=off", "-c", "max_connections=50"],
-            stdout=log, stderr=log, cwd=folder,
-        )  # fmt: skip
-    cluster = PostgresCluster(port=port, pid=server.pid)
+    cluster = PostgresCluster(binaries, folder, as_user)
     try:
-        _wait_until_it_answers(cluster, server, folder / "log")
+        cluster.start()
         yield cluster
     finally:
-        server.send_signal(signal.SIGINT)  # ends connections, then itself
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait_until_it_answers(cluster: PostgresCluster, server: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 30
-    while time.monotonic() < end and server.poll() is None:
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(cluster.url("postgres"), connect_timeout=2).close()
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text()}")
 
 
 def _binaries() -> Path | None:

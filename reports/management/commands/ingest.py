@@ -14,6 +14,7 @@ from reports.ingest_files import AlreadyRunning
 
 class Command(BaseCommand):
     help = "Reads the records in PILOTAGE_DATA_DIR/spool into the database. One for each host."
+    requires_system_checks = ()  # it serves no pages; and the database may still be away
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         how = parser.add_mutually_exclusive_group(required=True)
