@@ -3,9 +3,9 @@
 The request path reads only this. Times are seconds, prices US dollars per token, weights plain floats.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from routing.core.document import Complexity, Dialect, Feature, Modality, Strategy
 
@@ -107,7 +107,18 @@ class NotANumber(ArithmeticError):
 
 
 Expression = Callable[[tuple[float, ...]], float]
-"""Takes the scores in the order of `scores.NAMES`. Raises `ZeroDivisionError` or gives inf/nan where the arithmetic does."""
+"""Takes the scores in the order of `expressions.NAMES`. Raises `ZeroDivisionError` or gives inf/nan where the arithmetic does."""
+
+
+class Scored(Protocol):
+    """A score of several candidates."""
+
+    @property
+    def values(self) -> Sequence[float]: ...
+
+
+ColumnExpression = Callable[[Mapping[str, Scored]], list[float]]
+"""The same for several candidates at once: takes the scores by name, and raises for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +146,8 @@ class ScoreTerm:
     prefer_tags: frozenset[str] = frozenset()
     expression: Expression | None = None
     """Compiled from `expression` or from `weights`. `None`: the term only requires or prefers tags, and its own value is 0."""
+    over_columns: ColumnExpression | None = None
+    """The same expression; `None` where it is, or where it names no score."""
     source: str = ""
     """The expression as written, or the weights written out."""
     names: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ from math import isfinite, nan
 from typing import Final, NamedTuple, Protocol
 
 from routing.core.affinity import Looked, Pins
-from routing.core.catalog import Expression, Group, Target, TargetId
+from routing.core.catalog import Expression, Group, ScoreTerm, Target, TargetId
 from routing.core.decision import (
     AffinityOutcome,
     Candidate,
@@ -29,9 +29,6 @@ from routing.core.scores import NEUTRAL, Scoring, measure
 from routing.core.shape import RequestShape
 from routing.core.stats import GroupStats, Health
 from routing.core.strategies import by_weight, listed, rank, relative_weights, weighted
-
-PREFERRED_TAG: Final = 0.05
-"""Added to a term's value for each of its preferred tags that a target has."""
 
 KINDS: Final = 64
 """Kinds of request whose eligible targets a group remembers at a time."""
@@ -120,7 +117,7 @@ def decide(
     flags: tuple[str, ...] = ()
     if panic:
         mode, flags = "panic", ("panic",)
-    if any(any(term.flags) for term in candidates[0].sheet.terms):
+    if not ordered.finite:
         flags += ("not_finite",)
     pin = None
     if affinity == "affinity_hit":
@@ -309,7 +306,7 @@ def _available(
         for provider in plan.providers
         if observations.provider_in_flight(provider.name) >= provider.max_in_flight
     ]
-    cooling = [each.cooling_until for each in stats.targets.values() if each.cooling_until is not None]
+    cooling = stats.cooling is not False and any(each.cooling_until is not None for each in stats.targets.values())
     if not full and not cooling and not plan.bounded:
         return alive
     passed: list[int] = []
@@ -399,6 +396,8 @@ class _Ordered(NamedTuple):
     tie_break: str | None
     propensity: float = 1.0
     drawn: float | None = None
+    finite: bool = True
+    """No expression gave anything but a finite number."""
 
 
 def _ordered(
@@ -406,7 +405,7 @@ def _ordered(
     plan: Plan,
     stats: GroupStats,
     survivors: Sequence[int],
-    terms: Sequence[TermPlan],
+    terms: tuple[TermPlan, ...],
     shape: RequestShape,
     *,
     today: float,
@@ -417,7 +416,7 @@ def _ordered(
     weights = [plan.weights[position] for position in survivors]
     if group.strategy == "dynamic_score":
         if stats.observations >= group.score.min_observations:
-            return _scored(group, stats, survivors, weights, terms, shape, today=today)
+            return _scored(group, plan, stats, survivors, weights, terms, shape, today=today)
         mode, order = "cold_start", by_weight(weights)
     elif group.strategy == "weighted":
         order = weighted(weights, draw)
@@ -443,32 +442,31 @@ def _unscored(
 
 def _scored(
     group: Group,
+    plan: Plan,
     stats: GroupStats,
     survivors: Sequence[int],
     weights: Sequence[float],
-    terms: Sequence[TermPlan],
+    terms: tuple[TermPlan, ...],
     shape: RequestShape,
     *,
     today: float,
 ) -> _Ordered:
     policy = group.score
-    of = stats.targets
-    targets = [group.targets[position] for position in survivors]
-    own = [of[target.id] for target in targets]
-    names = terms[0].term.names if len(terms) == 1 else frozenset().union(*[plan.term.names for plan in terms])
-    columns = measure(names, Scoring(targets=targets, own=own, group=stats, shape=shape, policy=policy, today=today))
-    term_columns = _term_columns(terms, survivors, columns)
+    scoring = Scoring(declared=plan.declared, positions=survivors, group=stats, shape=shape, policy=policy, today=today)
+    targets = scoring.own(group.targets)
+    columns = measure(_names(plan, terms), scoring)
+    term_columns = _term_columns(terms, scoring, columns)
     dynamics = mean_by_share(term_columns)
     ranking = rank(
         weights,
         dynamics,
-        [each.in_flight for each in own],
+        scoring.estimated("in_flight") or (),
         adjustment=policy.adjustment,
         contrast=policy.contrast,
         near_tie=policy.near_tie,
     )
     sheet = Sheet(
-        stats=own,
+        stats=scoring.own(list(stats.targets.values())),
         weights=ranking.relative,
         min_observations=policy.min_observations,
         dynamics=dynamics,
@@ -479,40 +477,49 @@ def _scored(
         terms=term_columns,
     )
     candidates = [Candidate(target=targets[row], sheet=sheet, row=row) for row in ranking.order]
-    return _Ordered(candidates, "score", ranking.tie_break)
+    finite = all(column.flags is scoring.no_flags for column in term_columns)
+    return _Ordered(candidates, "score", ranking.tie_break, finite=finite)
 
 
-def _term_columns(
-    terms: Sequence[TermPlan], survivors: Sequence[int], columns: Mapping[str, Column]
-) -> tuple[TermColumn, ...]:
-    count = len(survivors)
-    unused = [NEUTRAL] * count
-    vectors = list(zip(*[columns[name].values if name in columns else unused for name in NAMES], strict=True))
-    none_preferred, no_flags = [0] * count, [None] * count
+def _names(plan: Plan, terms: tuple[TermPlan, ...]) -> tuple[str, ...]:
+    names = plan.names.get(terms)
+    if names is None:
+        used = frozenset().union(*[each.term.names for each in terms])
+        names = tuple(name for name in NAMES if name in used)
+        if len(plan.names) >= KINDS:
+            plan.names.clear()
+        plan.names[terms] = names
+    return names
+
+
+def _term_columns(terms: Sequence[TermPlan], scoring: Scoring, columns: Mapping[str, Column]) -> tuple[TermColumn, ...]:
     made: list[TermColumn] = []
     for plan in terms:
         term = plan.term
-        values, flags = _evaluated(term.expression, vectors, no_flags)
-        preferred = none_preferred
+        values, flags = _evaluated(term, columns, scoring.no_flags)
+        preferred = scoring.own(plan.preferred)
         if term.prefer_tags:
-            preferred = [plan.preferred[position] for position in survivors]
-            values = [value + PREFERRED_TAG * tags for value, tags in zip(values, preferred, strict=True)]
+            values = [value + more for value, more in zip(values, scoring.own(plan.bonuses), strict=True)]
         made.append(TermColumn(term.name, term.share, values, preferred, flags))
     return tuple(made)
 
 
 def _evaluated(
-    expression: Expression | None, vectors: Sequence[tuple[float, ...]], no_flags: Sequence[str | None]
-) -> tuple[list[float], Sequence[str | None]]:
+    term: ScoreTerm, columns: Mapping[str, Column], no_flags: Sequence[str | None]
+) -> tuple[Sequence[float], Sequence[str | None]]:
+    expression, over_columns = term.expression, term.over_columns
     if expression is None:
-        return [0.0] * len(vectors), no_flags
-    try:
-        values = [expression(vector) for vector in vectors]
-    except ArithmeticError:
-        values = []
-    if values and isfinite(sum(values)):
-        return values, no_flags
-    values = [_evaluated_alone(expression, vector) for vector in vectors]
+        return [0.0] * len(no_flags), no_flags
+    if over_columns is not None:
+        try:
+            values = over_columns(columns)
+            if isfinite(sum(values)):
+                return values, no_flags
+        except ArithmeticError:
+            pass  # in some row: each is taken by itself
+    unused = [NEUTRAL] * len(no_flags)
+    rows = zip(*[columns[name].values if name in columns else unused for name in NAMES], strict=True)
+    values = [_evaluated_alone(expression, row) for row in rows]
     return [value if isfinite(value) else 0.0 for value in values], [
         None if isfinite(value) else "not_finite" for value in values
     ]
@@ -531,6 +538,10 @@ def mean_by_share(terms: Sequence[TermColumn]) -> list[float]:
     if len(terms) == 1:
         sums: Sequence[float] = first.values
         shares = 1.0 if first.share > 0.0 else 0.0
+    elif len(terms) == 2:
+        one, other = first.share, terms[1].share
+        shares = one + other
+        sums = [one * mine + other * its for mine, its in zip(first.values, terms[1].values, strict=True)]
     else:
         shares = sum([term.share for term in terms])
         sums = [first.share * value for value in first.values]

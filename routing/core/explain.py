@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from routing.core.catalog import ScorePolicy, ScoreTerm, TargetId
-from routing.core.decide import PREFERRED_TAG, mean_by_share
+from routing.core.decide import mean_by_share
 from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, TermColumn
 from routing.core.expressions import NAMES, compile_expression
+from routing.core.plan import PREFERRED_TAG
 from routing.core.scores import NEUTRAL, higher_is_better, lower_is_better, relative_cost
 from routing.core.strategies import by_weight, drawn_index, listed, rank
 

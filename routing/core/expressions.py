@@ -18,7 +18,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, assert_never
 
-from routing.core.catalog import Expression
+from routing.core.catalog import ColumnExpression, Expression
 from routing.core.errors import ExpressionError
 
 NAMES: tuple[str, ...] = (
@@ -47,6 +47,8 @@ MAX_DEPTH = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledExpression:
     evaluate: Expression
+    over_columns: ColumnExpression | None
+    """`None`: it names no score."""
     source: str
     """As written, or the weights written out."""
     names: frozenset[str]
@@ -59,7 +61,11 @@ def compile_expression(text: str) -> CompiledExpression:
     """Raises ExpressionError and nothing else."""
     node = _Parser(text).parse()
     return CompiledExpression(
-        evaluate=_callable(node), source=text.strip(), names=frozenset(_names(node)), weights=_weights(node)
+        evaluate=_callable(node),
+        over_columns=_over_columns(node),
+        source=text.strip(),
+        names=frozenset(_names(node)),
+        weights=_weights(node),
     )
 
 
@@ -74,6 +80,7 @@ def compile_weights(weights: Mapping[str, float]) -> CompiledExpression:
     assert node is not None
     return CompiledExpression(
         evaluate=_callable(node),
+        over_columns=_over_columns(node),
         source=" + ".join(f"{weight:.6g} * {name}" for name, weight in shares.items()),
         names=frozenset(shares),
         weights=MappingProxyType(shares),
@@ -340,15 +347,31 @@ def _extreme(which: Literal["min", "max"], left: Node, right: Node) -> Node:
 
 
 def _callable(node: Node) -> Expression:
-    code = compile(f"lambda s: {_Writer().write(node)}", "<score expression>", "eval")
+    code = compile(f"lambda s: {_Writer('s[{}]').write(node)}", "<score expression>", "eval")
     function: Expression = eval(code, {"__builtins__": {}})  # noqa: S307 (its text is the writer's alone)
+    return function
+
+
+def _over_columns(node: Node) -> ColumnExpression | None:
+    """One loop instead of a call for each candidate."""
+    names = sorted(set(_names(node)), key=NAMES.index)
+    if not names:
+        return None
+    rows = ", ".join(f"s{NAMES.index(name)}" for name in names)
+    columns = ", ".join(f"c[{name!r}].values" for name in names)
+    code = compile(
+        f"lambda c: [{_Writer('s{}').write(node)} for {rows}, in zip({columns})]", "<score expression>", "eval"
+    )
+    function: ColumnExpression = eval(code, {"__builtins__": {}, "zip": zip})  # noqa: S307 (the same)
     return function
 
 
 class _Writer:
     """Python source of a tree. Local names hold both sides of an Extreme: a comparison is faster than calling min()."""
 
-    def __init__(self) -> None:
+    def __init__(self, score: str) -> None:
+        """`score`: how a score is written, `{}` for its index."""
+        self._score = score
         self._locals = 0
 
     def write(self, node: Node) -> str:
@@ -356,7 +379,7 @@ class _Writer:
             case Number(value):
                 return f"({value!r})" if value < 0 else repr(value)
             case Score(index):
-                return f"s[{index:d}]"
+                return self._score.format(index)
             case Negative(of):
                 return f"(-{self.write(of)})"
             case Binary(operator, left, right):

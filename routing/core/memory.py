@@ -7,9 +7,10 @@ from math import inf
 import msgspec
 
 from routing.core.catalog import Group, ModelKey, Target, TargetId, ThresholdPolicy
+from routing.core.estimates import renewed
 from routing.core.histogram import bucket_of
 from routing.core.shape import BYTES_PER_TOKEN
-from routing.core.stats import ExclusionReason, GroupStats, Outcome, Sums, TargetStats
+from routing.core.stats import Estimate, ExclusionReason, GroupStats, Outcome, Sums, TargetStats
 from routing.core.thresholds import UNTIL_PROBED, Outage, Verdict, binding, has_limits, limit_of, too_slow
 from routing.core.window import Decaying, Slice, Window
 
@@ -20,7 +21,10 @@ MEAN_OUTPUT_ANSWERS = 500
 """Completed answers that a group's mean output runs over."""
 
 READ_S = 0.1
-"""Seconds for which decayed sums may be read again as they are."""
+"""Seconds for which decayed sums, and the averages of a group, may be read again as they are."""
+
+DRIFT = 0.01
+"""Share of a group's observations that may come before its averages are taken again all the same."""
 
 
 class Running(msgspec.Struct, eq=False, kw_only=True):
@@ -49,6 +53,7 @@ class GroupMemory:
     """One group's targets, in the order of the configuration that was read last, and what they have in common."""
 
     __slots__ = (
+        "_observed",
         "_outputs",
         "_outputs_sum",
         "changed",
@@ -74,6 +79,8 @@ class GroupMemory:
         self.stats = GroupStats(targets={})
         self.fresh_until = -inf
         self.cool_downs = -1
+        self._observed = 0
+        """Attempts counted since the group's averages were taken."""
         self._outputs: deque[int] = deque(maxlen=MEAN_OUTPUT_ANSWERS)
         self._outputs_sum = 0
 
@@ -111,25 +118,41 @@ class GroupMemory:
                 self.out.discard(target_id)
 
     def read(self, cooling: Mapping[ModelKey, float], cool_downs: int, *, now: float) -> GroupStats:
-        """Read again what has changed; all of it when the last reading is too old."""
+        """Read again what has changed; all of it when the last reading of all is too old."""
         if now >= self.fresh_until or cool_downs != self.cool_downs:
+            self._observed = 0
             self.stats = GroupStats(
                 targets={memory.target.id: memory.read(cooling, now=now) for memory in self.row},
                 mean_output_tokens=self.mean_output_tokens,
                 observations=int(sum([memory.counted for memory in self.row])),
+                cooling=bool(cooling),
             )
             self.fresh_until = now + READ_S
             self.cool_downs = cool_downs
         else:
             targets = self.stats.targets.copy()
             observations = self.stats.observations
+            read: list[tuple[int, TargetStats]] = []
             for memory in self.changed:
-                if memory.target.id in targets:
-                    observations -= int(memory.counted)
-                    targets[memory.target.id] = memory.read(cooling, now=now)
-                    observations += int(memory.counted)
+                target = memory.target
+                if target.id in targets:
+                    known = int(memory.counted)
+                    stats = targets[target.id] = memory.read(cooling, now=now)
+                    more = int(memory.counted) - known
+                    observations += more
+                    self._observed += more
+                    read.append((target.position, stats))
+            estimates: dict[str, Estimate | None] = {}
+            if self._observed <= DRIFT * observations:
+                estimates = renewed(self.stats.estimates, read)
+            else:
+                self._observed = 0
             self.stats = GroupStats(
-                targets=targets, mean_output_tokens=self.mean_output_tokens, observations=observations
+                targets=targets,
+                mean_output_tokens=self.mean_output_tokens,
+                observations=observations,
+                cooling=bool(cooling),
+                estimates=estimates,
             )
         for memory in self.changed:
             memory.changed = False

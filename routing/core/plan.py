@@ -8,16 +8,19 @@ from typing import Final
 from routing.core.catalog import Group, Provider, ScoreTerm, When
 from routing.core.decision import Exclusion
 from routing.core.document import Complexity
-from routing.core.scores import DEFAULT_TERM
+from routing.core.scores import DEFAULT_TERM, Declared
 from routing.core.shape import RequestShape
 
 Condition = Callable[[RequestShape, frozenset[str]], bool]
 """Takes the shape and the caller's tags."""
 
+PREFERRED_TAG: Final = 0.05
+"""Added to a term's value for each of its preferred tags that a target has."""
+
 RANKS: Final[dict[Complexity, int]] = {"simple": 0, "standard": 1, "complex": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TermPlan:
     term: ScoreTerm
     conditions: tuple[Condition, ...]
@@ -26,6 +29,8 @@ class TermPlan:
     """Per target, in the order of the list: the required tags that it lacks, in words; `None`: none."""
     preferred: tuple[int, ...]
     """Per target: how many of the preferred tags it has."""
+    bonuses: tuple[float, ...]
+    """Per target: what they add to the term's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,9 @@ class Plan:
     """The smallest of what the targets declare; infinite: none does. So for the next two."""
     least_bytes: float
     least_context: float
+    declared: Declared
+    names: dict[tuple[TermPlan, ...], tuple[str, ...]]
+    """The scores that these terms use together, in order. Filled by `decide`."""
     eligible: dict[Hashable, tuple[tuple[int, ...], tuple[Exclusion, ...]]]
     """What the checks said that look at no number, by what they looked at. Bounded by `decide`."""
 
@@ -93,16 +101,20 @@ def _plan(group: Group) -> Plan:
         least_output=min((t.max_output_tokens for t in group.targets if t.max_output_tokens is not None), default=inf),
         least_bytes=min((t.max_request_bytes for t in group.targets if t.max_request_bytes is not None), default=inf),
         least_context=min((t.context_tokens for t in group.targets if t.context_tokens is not None), default=inf),
+        declared=Declared(group.targets),
+        names={},
         eligible={},
     )
 
 
 def _term_plan(term: ScoreTerm, group: Group) -> TermPlan:
+    preferred = tuple(len(term.prefer_tags & target.tags) for target in group.targets)
     return TermPlan(
         term=term,
         conditions=tuple(_conditions(term.when, group)),
         lacking=tuple(_tags(term.require_tags - target.tags) for target in group.targets),
-        preferred=tuple(len(term.prefer_tags & target.tags) for target in group.targets),
+        preferred=preferred,
+        bonuses=tuple(PREFERRED_TAG * tags for tags in preferred),
     )
 
 

@@ -127,6 +127,7 @@ def _terms(declared: DynamicScore, path: str, problems: list[Problem]) -> Iterat
             require_tags=frozenset(term.require_tags),
             prefer_tags=frozenset(term.prefer_tags),
             expression=None if compiled is None else compiled.evaluate,
+            over_columns=None if compiled is None else compiled.over_columns,
             source="" if compiled is None else compiled.source,
             names=frozenset() if compiled is None else compiled.names,
             weights={} if compiled is None else compiled.weights,

@@ -1,20 +1,21 @@
-"""What candidates are scored by: the estimates behind each score, and the scores relative to the best candidate.
+"""What candidates are scored by: raw values, and the scores that they give relative to the best candidate.
 
 Everything is worked out a score at a time over all candidates, because that is how the best one is found.
 Formulas: "Scores" in docs/routing.md.
 """
 
-from collections.abc import Callable, Container, Sequence
-from math import isfinite, sqrt
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import Final, Literal, TypeVar
 
 from routing.core.catalog import ScorePolicy, ScoreTerm, Target
 from routing.core.decision import Column
-from routing.core.eligibility import LEAST_BYTES_PER_TOKEN
-from routing.core.expressions import NAMES, compile_weights
+from routing.core.estimates import estimate
+from routing.core.expressions import compile_weights
 from routing.core.shape import RequestShape
-from routing.core.stats import GroupStats, Sums, TargetStats
+from routing.core.stats import GroupStats
 
+T = TypeVar("T")
 Normalization = Literal["ratio", "minmax"]
 
 SIGNALS: Final = {
@@ -37,18 +38,13 @@ NEUTRAL: Final = 0.5
 FLOOR: Final = 0.001
 """Share of the largest value below which no value counts: a price of zero is the best one and divides nothing."""
 
-PRIOR_ERROR_RATE: Final = 0.01
-"""Of a group without an attempt in its window; its timeout and fallback rates are 0, its stream integrity 1."""
-
-LEAST_PRIOR: Final = 1e-12
-"""Stands for a `prior_strength` of 0: without any sample the group's average is still what is left."""
-
 _default = compile_weights(
     {"cost_score": 0.25, "latency_score": 0.25, "throughput_score": 0.20, "reliability_score": 0.30}
 )
 DEFAULT_TERM: Final = ScoreTerm(
     name="default",
     expression=_default.evaluate,
+    over_columns=_default.over_columns,
     source=_default.source,
     names=_default.names,
     weights=_default.weights,
@@ -56,56 +52,69 @@ DEFAULT_TERM: Final = ScoreTerm(
 """Scores when no term of the policy matches."""
 
 
+class Declared:
+    """What the targets of a group declare, a list each in its order: worked out once."""
+
+    __slots__ = ("_quality", "input_prices", "output_prices", "priced", "targets")
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets = targets
+        self.input_prices = [target.input_price for target in targets]
+        self.output_prices = [target.output_price for target in targets]
+        self.priced = None not in self.input_prices and None not in self.output_prices
+        self._quality: tuple[float, Column] | None = None
+
+    def quality(self, today: float) -> Column:
+        """Declared quality, as long as it is not too old."""
+        known = self._quality
+        if known is None or known[0] != today:
+            known = self._quality = today, _quality(self.targets, today)
+        return known[1]
+
+
 class Scoring:
     """What the scores of one decision are computed from."""
 
-    __slots__ = ("_factors", "fasts", "group", "k", "own", "policy", "shape", "targets", "today", "windows")
+    __slots__ = ("count", "declared", "everyone", "group", "no_flags", "policy", "positions", "shape", "today")
 
     def __init__(
         self,
         *,
-        targets: Sequence[Target],
-        own: Sequence[TargetStats],
+        declared: Declared,
+        positions: Sequence[int],
         group: GroupStats,
         shape: RequestShape,
         policy: ScorePolicy,
         today: float,
     ) -> None:
-        """`targets`: the surviving candidates; `own`: their statistics, in the same order. `today`: days since 1970-01-01."""
-        self.targets = targets
-        self.own = own
+        """`positions`: of the surviving candidates in the group's list, ascending. `today`: days since 1970-01-01."""
+        self.declared = declared
+        self.positions = positions
+        self.count = len(positions)
+        self.everyone = self.count == len(declared.targets)
+        self.no_flags: Sequence[str | None] = (None,) * self.count
         self.group = group
         self.shape = shape
         self.policy = policy
         self.today = today
-        self.windows = [stats.window for stats in own]
-        self.fasts = [stats.fast for stats in own]
-        self.k = policy.prior_strength or LEAST_PRIOR
-        self._factors: list[float] | None = None
 
-    @property
-    def factors(self) -> list[float]:
-        """By how much each candidate's observed times are stretched."""
-        if self._factors is None:
-            k = self.k
-            self._factors = [load_factor(stats, k) if stats.in_flight else 1.0 for stats in self.own]
-        return self._factors
+    def own(self, of_all: Sequence[T]) -> Sequence[T]:
+        """The candidates' entries of a list that has one for every target."""
+        return of_all if self.everyone else [of_all[position] for position in self.positions]
 
-    def group_windows(self) -> list[Sums]:
-        """Of all the group's targets, candidates or not."""
-        everyone = self.group.targets
-        return self.windows if len(everyone) == len(self.own) else [stats.window for stats in everyone.values()]
+    def estimated(self, name: str) -> Sequence[float] | None:
+        """`None`: no data."""
+        found = estimate(name, self.group, self.policy)
+        return None if found is None else self.own(found.values)
 
 
-def measure(names: Container[str], scoring: Scoring) -> dict[str, Column]:
-    """The columns of these scores."""
+def measure(names: Iterable[str], scoring: Scoring) -> dict[str, Column]:
+    """The columns of these scores, in the order of `expressions.NAMES`."""
     enabled = scoring.policy.enabled_signals
-    count = len(scoring.targets)
     columns: dict[str, Column] = {}
-    for name in NAMES:
-        if name not in names:
-            continue
+    for name in names:
         if SIGNALS[name] not in enabled:
+            count = scoring.count
             columns[name] = Column([None] * count, [NEUTRAL] * count, ["disabled"] * count)
         elif name == "budget_score":
             cost = columns.get("cost_score") or _cost(scoring)
@@ -117,113 +126,67 @@ def measure(names: Container[str], scoring: Scoring) -> dict[str, Column]:
 
 def _cost(scoring: Scoring) -> Column:
     """Dollars that this request is expected to cost."""
-    shape, cap = scoring.shape, scoring.shape.output_cap
+    shape, cap, declared = scoring.shape, scoring.shape.output_cap, scoring.declared
     text, media = shape.text_bytes, shape.media_tokens
     output = scoring.group.mean_output_tokens
     if cap is not None and cap < output:
         output = cap
+    per_token = scoring.estimated("bytes_per_token") or ()
+    prices = zip(per_token, scoring.own(declared.input_prices), scoring.own(declared.output_prices), strict=True)
+    if declared.priced:
+        dollars = [(text / size + media) * of_input + output * of_output for size, of_input, of_output in prices]  # type: ignore[operator]  # none is None
+        return Column(dollars, relative_cost(dollars, scoring.policy.normalization), scoring.no_flags)
     raws = [
-        None
-        if (of_input := target.input_price) is None or (of_output := target.output_price) is None
-        else (
-            text
-            / (per_token if (per_token := stats.bytes_per_token) > LEAST_BYTES_PER_TOKEN else LEAST_BYTES_PER_TOKEN)
-            + media
-        )
-        * of_input
-        + output * of_output
-        for target, stats in zip(scoring.targets, scoring.own, strict=True)
+        None if of_input is None or of_output is None else (text / size + media) * of_input + output * of_output
+        for size, of_input, of_output in prices
     ]
     return _column(raws, relative_cost(raws, scoring.policy.normalization), "unknown_price")
 
 
 def _latency(scoring: Scoring) -> Column:
-    """Seconds: the p95 of the total time, corrected for what is in flight now."""
-    k = scoring.k
-    seen = [(stats.p95_n, stats.p95_s) for stats in scoring.group.targets.values() if stats.p95_s is not None]
-    samples = sum([n for n, _ in seen])
-    if samples <= 0:
-        return _no_data(scoring)
-    group = sum([n * p95 for n, p95 in seen]) / samples
-    prior = k * group
-    raws = [
-        (group if stats.p95_s is None else (stats.p95_n * stats.p95_s + prior) / (stats.p95_n + k)) * factor
-        for stats, factor in zip(scoring.own, scoring.factors, strict=True)
-    ]
-    return _relative(raws, scoring)
+    raws = scoring.estimated("latency")
+    return _no_data(scoring) if raws is None else _relative(raws, scoring)
 
 
 def _ttfb(scoring: Scoring) -> Column:
-    """Seconds: the mean time to first content."""
-    k = scoring.k
-    everyone = scoring.group_windows()
-    samples = sum([window.first_content_n for window in everyone])
-    if samples <= 0.0:
-        return _no_data(scoring)
-    prior = k * (sum([window.first_content_s for window in everyone]) / samples)
-    raws = [
-        (fast.first_content_s + k * ((window.first_content_s + prior) / (window.first_content_n + k)))
-        / (fast.first_content_n + k)
-        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
-    ]
-    return _relative(raws, scoring)
+    raws = scoring.estimated("ttfb")
+    return _no_data(scoring) if raws is None else _relative(raws, scoring)
 
 
 def _throughput(scoring: Scoring) -> Column:
-    """Output tokens per second of generation, corrected for what is in flight now. Estimated as seconds per token."""
-    everyone = scoring.group_windows()
-    tokens = sum([window.generation_tokens for window in everyone])
-    total = sum([window.generation_s for window in everyone])
-    if tokens <= 0.0 or total <= 0.0:
-        return _no_data(scoring)
-    k = scoring.k * scoring.group.mean_output_tokens or LEAST_PRIOR
-    prior = k * (total / tokens)
-    seconds = [
-        (fast.generation_s + k * ((window.generation_s + prior) / (window.generation_tokens + k)))
-        / (fast.generation_tokens + k)
-        * factor
-        for window, fast, factor in zip(scoring.windows, scoring.fasts, scoring.factors, strict=True)
-    ]
-    if not isfinite(sum(seconds)):
+    """Output tokens per second of generation."""
+    seconds = scoring.estimated("seconds_per_token")
+    if seconds is None or not isfinite(sum(seconds)):
         return _no_data(scoring)
     lowest = max(max(seconds) * FLOOR, 1e-9)
     raws = [1.0 / (value if value > lowest else lowest) for value in seconds]
-    return Column(raws, higher_is_better(raws, scoring.policy.normalization), [None] * len(raws))
+    return Column(raws, higher_is_better(raws, scoring.policy.normalization), scoring.no_flags)
 
 
 def _reliability(scoring: Scoring) -> Column:
-    """1 - error rate - timeout rate - half the fallback rate: as it is, not relative to the best."""
-    k = scoring.k
-    everyone = scoring.group_windows()
-    attempts = sum([window.attempts for window in everyone])
-    # The three rates have one denominator, so they are shrunk as one sum.
-    bad = sum([window.errors + window.timeouts + 0.5 * window.fallbacks for window in everyone])
-    prior = k * (bad / attempts if attempts > 0.0 else PRIOR_ERROR_RATE)
-    raws = [
-        1.0
-        - (
-            fast.errors
-            + fast.timeouts
-            + 0.5 * fast.fallbacks
-            + k * ((window.errors + window.timeouts + 0.5 * window.fallbacks + prior) / (window.attempts + k))
-        )
-        / (fast.attempts + k)
-        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
-    ]
-    return _absolute(raws)
+    """As it is, not relative to the best."""
+    return _absolute(scoring.estimated("reliability") or (), scoring)
 
 
 def _complexity(scoring: Scoring) -> Column:
-    return _absolute([scoring.shape.complexity_score] * len(scoring.targets))
+    return _absolute([scoring.shape.complexity_score] * scoring.count, scoring)
 
 
 def _eval_quality(scoring: Scoring) -> Column:
-    """Declared quality, as long as it is not too old."""
-    yesterday = scoring.today - 1.0
+    column = scoring.declared.quality(scoring.today)
+    return (
+        column
+        if scoring.everyone
+        else Column(scoring.own(column.raws), scoring.own(column.values), scoring.own(column.flags))
+    )
+
+
+def _quality(targets: Sequence[Target], today: float) -> Column:
+    yesterday = today - 1.0
     raws: list[float | None] = []
     values: list[float] = []
     flags: list[str | None] = []
-    for target in scoring.targets:
+    for target in targets:
         quality, until = target.quality, target.quality_until
         flag = "no_data" if quality is None else "stale" if until is not None and until <= yesterday else None
         if quality is None or flag is not None:
@@ -238,21 +201,15 @@ def _eval_quality(scoring: Scoring) -> Column:
 
 def _load(scoring: Scoring) -> Column:
     """1 - the target's share of the group's attempts in flight."""
-    running = max(1, sum([stats.in_flight for stats in scoring.group.targets.values()]))
-    return _absolute([1.0 - stats.in_flight / running for stats in scoring.own])
+    found = estimate("in_flight", scoring.group, scoring.policy)
+    in_flight = () if found is None else found.values
+    running = max(1, sum(in_flight))
+    return _absolute([1.0 - own / running for own in scoring.own(in_flight)], scoring)
 
 
 def _stream_integrity(scoring: Scoring) -> Column:
-    """Share of streams that ended with their terminal event: as it is, not relative to the best."""
-    k = scoring.k
-    everyone = scoring.group_windows()
-    streams = sum([window.streams for window in everyone])
-    prior = k * (sum([window.streams_ended for window in everyone]) / streams if streams > 0.0 else 1.0)
-    raws = [
-        (fast.streams_ended + k * ((window.streams_ended + prior) / (window.streams + k))) / (fast.streams + k)
-        for window, fast in zip(scoring.windows, scoring.fasts, strict=True)
-    ]
-    return _absolute(raws)
+    """As it is, not relative to the best."""
+    return _absolute(scoring.estimated("stream_integrity") or (), scoring)
 
 
 _COLUMNS: Final[dict[str, Callable[[Scoring], Column]]] = {
@@ -268,22 +225,12 @@ _COLUMNS: Final[dict[str, Callable[[Scoring], Column]]] = {
 }
 
 
-def load_factor(stats: TargetStats, k: float) -> float:
-    """By how much observed times are stretched when more is in flight now than when they were observed; >= 1."""
-    window, fast = stats.window, stats.fast
-    usual = window.in_flight_at_start / window.completed if window.completed > 0.0 else 0.0
-    mean = (fast.in_flight_at_start + k * usual) / (fast.completed + k)
-    q = stats.in_flight
-    return sqrt((2.0 + q) / (2.0 + mean)) if q > mean else 1.0
-
-
 # From values to scores.
 
 
 def relative_cost(dollars: Sequence[float | None], normalization: Normalization) -> list[float]:
     """Cost scores: as `lower_is_better`, but where everything is free, everything is 1."""
-    known = [value for value in dollars if value is not None]
-    if known and max(known) <= 0.0:
+    if not any(dollars) and any(value is not None for value in dollars):
         return [NEUTRAL if value is None else 1.0 for value in dollars]
     return lower_is_better(dollars, normalization)
 
@@ -293,13 +240,16 @@ def lower_is_better(values: Sequence[float | None], normalization: Normalization
 
     `ratio`: best / value. `minmax`: (max - value) / (max - min), neutral where all are equal.
     """
-    known = [value for value in values if value is not None]
+    complete = None not in values
+    known: Sequence[float] = values if complete else [value for value in values if value is not None]  # type: ignore[assignment]
     if not known:
         return [NEUTRAL] * len(values)
     most = max(known)
     floor = most * FLOOR
     best = max(min(known), floor)
     if normalization == "ratio":
+        if complete and best > floor:
+            return [best / value for value in known]
         if best <= 0.0:
             return [NEUTRAL if value is None else 1.0 for value in values]
         return [NEUTRAL if value is None else best / (value if value > floor else floor) for value in values]
@@ -322,12 +272,14 @@ def higher_is_better(values: Sequence[float], normalization: Normalization) -> l
 
 
 def _relative(raws: Sequence[float], scoring: Scoring) -> Column:
+    if isfinite(sum(raws)):
+        return Column(raws, lower_is_better(raws, scoring.policy.normalization), scoring.no_flags)
     finite = _finite(raws)
     return _column(finite, lower_is_better(finite, scoring.policy.normalization), "no_data")
 
 
-def _absolute(raws: Sequence[float]) -> Column:
-    return Column(_finite(raws), [_unit(raw) for raw in raws], [None] * len(raws))
+def _absolute(raws: Sequence[float], scoring: Scoring) -> Column:
+    return Column(_finite(raws), [raw if 0.0 <= raw <= 1.0 else float(raw > 1.0) for raw in raws], scoring.no_flags)
 
 
 def _column(raws: Sequence[float | None], values: list[float], unknown: str) -> Column:
@@ -342,7 +294,7 @@ def _finite(raws: Sequence[float]) -> Sequence[float | None]:
 
 
 def _no_data(scoring: Scoring) -> Column:
-    count = len(scoring.targets)
+    count = scoring.count
     return Column([None] * count, [NEUTRAL] * count, ["no_data"] * count)
 
 

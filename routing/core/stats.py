@@ -1,6 +1,8 @@
 """What observations look like when read: plain sums per target, unshrunk, for scoring and for limits."""
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -50,13 +52,28 @@ class TargetStats(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic second until which its model is cooling down; `None` or past: not cooling."""
 
 
-class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
+class Estimate(NamedTuple):
+    """One quantity of every target of a group, in the order of its list."""
+
+    prior: tuple[float, ...]
+    """Of the group: what targets of which little is known are drawn to."""
+    values: Sequence[float]
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupStats:
+    """Not to be changed by who reads it."""
+
     targets: dict[TargetId, TargetStats]
-    """One for every target of the group."""
+    """One for every target of the group, in the order of its list."""
     mean_output_tokens: float = 300.0
     """Running mean over the group's last 500 completed answers."""
     observations: int = 0
     """Counted attempts in the window, those erased by a reinstatement included until they would have aged out."""
+    cooling: bool | None = field(default=None, compare=False)
+    """False: no target's model is cooling down. `None`: not looked at."""
+    estimates: dict[str, Estimate | None] = field(default_factory=dict, compare=False, repr=False)
+    """By name, as far as a choice has asked for them; `None`: no data. Filled by `estimates`."""
 
 
 ExclusionReason = Literal[

@@ -1,7 +1,7 @@
 """Putting candidates in order: by the list, by weight, by a draw, or by weight and score blended."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 FULL_BAND_AT: Final = 0.7
 """`max_score_adjustment_percent` / 100 from which on the near-tie band has its full width; below it is narrower."""
@@ -85,7 +85,7 @@ def relative_weights(weights: Sequence[float]) -> list[float]:
 def rank(
     weights: Sequence[float],
     dynamics: Sequence[float],
-    in_flight: Sequence[int],
+    in_flight: Sequence[float],
     *,
     adjustment: float,
     contrast: float,
@@ -103,16 +103,26 @@ def rank(
     kept = 1.0 - adjustment
     finals = [kept * weight + adjustment * value for weight, value in zip(relative, contrasted, strict=True)]
 
-    everyone = range(len(weights))
-    fallback_only = [i for i in everyone if weights[i] <= 0.0] if 0.0 in weights and any(weights) else []
-    first = [i for i in everyone if weights[i] > 0.0] if fallback_only else everyone
-    keys = list(zip(finals, dynamics, weights, strict=True))
-    # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
-    order = sorted(first, key=keys.__getitem__, reverse=True)
+    first: Sequence[int] = range(len(weights))
+    fallback_only: Sequence[int] = ()
+    if 0.0 in weights and any(weights):
+        fallback_only = [i for i in first if weights[i] <= 0.0]
+        first = [i for i in first if weights[i] > 0.0]
+    key: Callable[[int], Any] = finals.__getitem__
+    if len(set(finals)) < len(finals):
+        # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
+        key = list(zip(finals, dynamics, weights, strict=True)).__getitem__
+    order = sorted(first, key=key, reverse=True)
 
-    top = finals[order[0]]
-    width = near_tie * min(1.0, adjustment / FULL_BAND_AT)
-    band = [i for i in first if finals[i] >= top - width] if width > 0.0 else []
+    band: list[int] = []
+    if near_tie > 0.0 and adjustment > 0.0:
+        least = finals[order[0]] - near_tie * min(1.0, adjustment / FULL_BAND_AT)
+        for i in order:
+            if finals[i] < least:
+                break
+            band.append(i)
+        if len(band) > 1:
+            band.sort()
     if len(order) == 1:
         primary, tie_break = order[0], "only"
     elif len(band) == 1:
@@ -127,14 +137,14 @@ def rank(
         order.remove(primary)
         order.insert(0, primary)
     if fallback_only:
-        order += sorted(fallback_only, key=keys.__getitem__, reverse=True)
+        order += sorted(fallback_only, key=key, reverse=True)
     return Ranking(relative, contrasted, finals, frozenset(band), order, tie_break)
 
 
 def _tie_break(
     primary: int,
     rivals: Sequence[int],
-    in_flight: Sequence[int] | None,
+    in_flight: Sequence[float] | None,
     finals: Sequence[float],
     weights: Sequence[float],
 ) -> str:

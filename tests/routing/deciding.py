@@ -101,6 +101,7 @@ def term(
         require_tags=frozenset(require_tags),
         prefer_tags=frozenset(prefer_tags),
         expression=None if compiled is None else compiled.evaluate,
+        over_columns=None if compiled is None else compiled.over_columns,
         source="" if compiled is None else compiled.source,
         names=frozenset() if compiled is None else compiled.names,
         weights={} if compiled is None else compiled.weights,

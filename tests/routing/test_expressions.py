@@ -1,5 +1,6 @@
 """Score expressions."""
 
+import contextlib
 import math
 import timeit
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing.core.decision import Column
 from routing.core.errors import ExpressionError
 from routing.core.expressions import (
     MAX_NODES,
@@ -239,6 +241,12 @@ def test_it_agrees_with_pythons_arithmetic(text: str, scores: tuple[float, ...])
         with pytest.raises(ZeroDivisionError):
             compiled.evaluate(scores)
         return
+    if compiled.over_columns is not None:
+        columns = {name: Column([], [0.5, score], []) for name, score in zip(NAMES, scores, strict=True)}
+        with contextlib.suppress(ZeroDivisionError):  # of the row of halves
+            rows = compiled.over_columns(columns)
+            assert repr(rows) == repr([compiled.evaluate((0.5,) * len(NAMES)), compiled.evaluate(scores)])
+    assert (compiled.over_columns is None) == (not compiled.names)
     assert compiled.evaluate(scores) == pytest.approx(expected, nan_ok=True, rel=1e-12, abs=1e-12)
     if compiled.weights:
         total = math.fsum(weight * scores[NAMES.index(name)] for name, weight in compiled.weights.items())

@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 
 from routing.core.catalog import ScorePolicy, Target
+from routing.core.estimates import load_factor
 from routing.core.expressions import NAMES
-from routing.core.scores import SIGNALS, Scoring, higher_is_better, load_factor, lower_is_better, measure, relative_cost
+from routing.core.scores import SIGNALS, Declared, Scoring, higher_is_better, lower_is_better, measure, relative_cost
 from routing.core.stats import GroupStats, Sums, TargetStats
 from tests.routing.deciding import seen, some_shape, some_stats
 from tests.support.documents import some_target
@@ -26,8 +27,8 @@ def scored(
     column = measure(
         {name},
         Scoring(
-            targets=targets or [some_target(f"t{i}") for i in range(len(own))],
-            own=own,
+            declared=Declared(targets or [some_target(f"t{i}") for i in range(len(everyone))]),
+            positions=range(len(own)),
             group=GroupStats(
                 targets={f"t{i}": stats for i, stats in everyone.items()}, mean_output_tokens=mean_output_tokens
             ),
