@@ -9,10 +9,10 @@ import atexit
 import contextlib
 import fcntl
 import os
-import queue
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +25,20 @@ _CHECK_EVERY_BYTES = 4 << 20
 """How much this process writes between two looks at what all processes together have on disk."""
 _PAUSE_S = 1.0
 """After a failure, and while the bound is reached, the disk is asked again once in this time."""
+
+
+class _Process:
+    """Which process this is, without asking the kernel for every record."""
+
+    def __init__(self) -> None:
+        self.look()
+        os.register_at_fork(after_in_child=self.look)
+
+    def look(self) -> None:
+        self.id = os.getpid()
+
+
+process = _Process()
 
 
 class Spool:
@@ -101,7 +115,7 @@ class Spool:
             self._fail(str(error))
 
     def _may_write(self, size: int) -> bool:
-        if self._pid != os.getpid():
+        if self._pid != process.id:
             self._start_process()
         if self._retry_at:
             if self._clock() < self._retry_at:
@@ -124,7 +138,7 @@ class Spool:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._pid = os.getpid()
+        self._pid = process.id
         self._prefix = f"{self._name}-{self._pid}-{time.time_ns() // 1_000_000}"
         self._number = 0
 
@@ -184,65 +198,67 @@ class LineLog:
         self._fd = fd
         self._max_lines = max_lines
         self._pause_s = pause_s
-        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._lines: deque[bytes] = deque()
         self._encoder = msgspec.json.Encoder()
-        self._closing = threading.Event()
+        self._wanted = threading.Event()
+        """There are lines, or the end."""
+        self._closing = False
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._reported = 0
 
     def write(self, entry: object) -> None:
-        """Queues one entry, which the thread encodes and nobody changes meanwhile. Never waits, never raises."""
-        if self._pid != os.getpid():
+        """Queues the line of one entry. Never waits, never raises."""
+        if self._pid != process.id:
             self._start()
-        if self._queue.qsize() >= self._max_lines or self._closing.is_set():
+        lines = self._lines
+        if len(lines) >= self._max_lines or self._closing:
             self.dropped += 1
             return
-        self._queue.put(entry)
+        try:
+            lines.append(self._encoder.encode(entry))
+        except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
+            self.dropped += 1
+            return
+        if not self._wanted.is_set():
+            self._wanted.set()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Writes what is queued, as far as the reader lets it within `timeout_s`. Later lines are dropped.
 
         Called when the process ends, if nobody did before.
         """
-        if self._thread is None or self._pid != os.getpid() or self._closing.is_set():
+        if self._thread is None or self._pid != process.id or self._closing:
             return
-        self._closing.set()
-        self._queue.put(None)
+        self._closing = True
+        self._wanted.set()
         self._thread.join(timeout_s)
         atexit.unregister(self.close)
 
     def _start(self) -> None:
-        self._pid = os.getpid()
-        self._queue = queue.SimpleQueue()
+        self._pid = process.id
+        self._lines = deque()
+        self._wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name="line-log", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def _run(self) -> None:
+        queued = self._lines
         ended = False
         while not ended:
-            batch = [self._queue.get()]
-            self._closing.wait(self._pause_s)
-            while batch[-1] is not None and len(batch) < self._max_lines and not self._queue.empty():
-                batch.append(self._queue.get())
-            ended = batch[-1] is None
-            lines = [line for entry in batch if (line := self._line(entry)) is not None]
+            self._wanted.wait()
+            if not self._closing:
+                time.sleep(self._pause_s)
+            self._wanted.clear()  # before the look at the queue: what comes after it wakes us again
+            ended = self._closing
+            batch = [queued.popleft() for _ in range(min(len(queued), self._max_lines))]
             if self.dropped > self._reported:
                 missing = self.dropped - self._reported
                 self._reported = self.dropped
-                lines.append(b'{"event":"log_lines_dropped","count":%d}' % missing)
-            if lines and not self._write_all(b"\n".join(lines) + b"\n"):
-                self.dropped += len(lines)
-
-    def _line(self, entry: object) -> bytes | None:
-        if entry is None:
-            return None
-        try:
-            return self._encoder.encode(entry)
-        except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
-            self.dropped += 1
-            return None
+                batch.append(b'{"event":"log_lines_dropped","count":%d}' % missing)
+            if batch and not self._write_all(b"\n".join(batch) + b"\n"):
+                self.dropped += len(batch)
 
     def _write_all(self, data: bytes) -> bool:
         rest = memoryview(data)

