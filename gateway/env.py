@@ -500,6 +500,32 @@ class Environment:
         "32",
         "Candidates and exclusions of one decision that the database keeps, the first in the order of trying.",
     )
+    metrics_host: str = _variable(
+        "PILOTAGE_METRICS_HOST",
+        Text("an address of this machine"),
+        "127.0.0.1",
+        "Where the metrics are served, besides the pages. See docs/metrics.md.",
+    )
+    metrics_port: int | None = _variable(
+        "PILOTAGE_METRICS_PORT",
+        Integer(0, 65_535),
+        "",
+        "The port of the metrics; 0 takes a free one. Without it they are not served there.",
+    )
+    metrics_token: str | None = _variable(
+        "PILOTAGE_METRICS_TOKEN",
+        SecretText(),
+        "",
+        "What whoever reads the metrics must bring, as `Authorization: Bearer`. With it, `/metrics` answers on the "
+        "gateway's own port too.",
+        secret=True,
+    )
+    metrics_max_names: int = _variable(
+        "PILOTAGE_METRICS_MAX_NAMES",
+        Integer(1, 10_000),
+        "200",
+        "How many model groups, and how many targets, the metrics tell apart; further ones count as `other`.",
+    )
     rollup_seconds: int = _variable(
         "PILOTAGE_ROLLUP_SECONDS",
         Integer(5, 3600),
@@ -557,7 +583,7 @@ class Environment:
     )
     retention_batch: int = _variable(
         "PILOTAGE_RETENTION_BATCH",
-        Integer(1, 100_000),
+        Integer(1, 20_000),
         "1000",
         "How many exchanges retention deletes, or frees of detail, in one transaction.",
     )

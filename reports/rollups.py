@@ -8,12 +8,13 @@ number of times, in any order and at the same time, and a killed one leaves the 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max, Min, Q
+from django.db.models import Case, Count, F, Max, Min, Q, QuerySet, Sum, Value, When
+from django.db.models.functions import TruncHour
 from django.utils import timezone
 
 from reports.core.rollup import HOUR, Span, day_of, day_span, days_between, days_of_hour, hour_of
@@ -60,7 +61,7 @@ def pending(*, now: datetime | None = None, zone: ZoneInfo | None = None) -> Pen
     batch of records changes it, and its slots are up to date anyway."""
     now, zone = now or timezone.now(), zone or report_zone()
     hours = tuple(TouchedHour.objects.order_by("hour").values_list("hour", flat=True))
-    days = {day for day in _days_without_a_rollup(zone) if _can_be_made(day, zone)}
+    days = {day for day in _days_without_a_rollup(zone) if can_be_made(day, zone)}
     recently = now - timedelta(seconds=settings.PILOTAGE.rollup_today_seconds)
     for day, rolled_at in RolledDay.objects.filter(zone=zone.key, stale=True).values_list("day", "rolled_at"):
         if rolled_at is None or rolled_at <= recently or day_span(day, zone).end <= now:
@@ -88,7 +89,7 @@ def roll(
         rows += roll_hour(hour, now=now, zone=zone)
     if first is None:
         days = pending(now=now, zone=zone).days
-    done = [day for day in days if _can_be_made(day, zone)]
+    done = [day for day in days if can_be_made(day, zone)]
     for day in done:
         rows += roll_day(day, now=now, zone=zone)
     return Rolled(hours=len(hours), days=len(done), rows=rows)
@@ -105,7 +106,10 @@ def roll_hour(hour: datetime, *, now: datetime, zone: ZoneInfo) -> int:
             ledger = RolledHour.objects.filter(hour=hour)
             if (ledger.values_list("version", flat=True).first() or 0) != before.version:
                 continue
-            SlotRollup.objects.filter(slot__gte=hour, slot__lt=hour + HOUR, generation=before.generation).delete()
+            replaced = SlotRollup.objects.filter(slot__gte=hour, slot__lt=hour + HOUR, generation=before.generation)
+            if touched is None and before.version and _are_the_same(rows, replaced):
+                return len(rows)  # and its days need not be summed again
+            replaced.delete()
             SlotRollup.objects.bulk_create(rows, batch_size=INSERTED_AT_ONCE)
             RolledHour.objects.update_or_create(hour=hour, defaults={"version": before.version + 1, "rolled_at": now})
             if touched is not None:  # unless further rows have come since
@@ -149,6 +153,112 @@ def roll_day(day: date, *, now: datetime, zone: ZoneInfo) -> int:
     raise RollupBusy(f"Others kept summing the day {day}.")
 
 
+class NotSummed(RuntimeError):
+    """Why rows of a day cannot go yet, in words."""
+
+
+def why_open(day: date, *, zone: ZoneInfo) -> str:
+    """What is to be summed before rows of the day may go; empty when nothing is."""
+    row = RolledDay.objects.filter(zone=zone.key, day=day).first()
+    if row is None or row.rolled_at is None:
+        return f"{day} is not summed"
+    hours = list(day_span(day, zone).hours())
+    touched = (
+        TouchedHour.objects.filter(hour__gte=hours[0], hour__lte=hours[-1]).order_by("hour").first() if hours else None
+    )
+    if touched is not None:
+        return f"records of {touched} came in since {day} was summed"
+    return f"hours of {day} were summed again since" if row.stale else ""
+
+
+def seal_day(day: date, *, zone: ZoneInfo) -> int:
+    """Makes what is summed of a day final, so that its rows may go: what comes later is summed beside it, as a further
+    generation. The number of the last exchange that may go. Raises `NotSummed`, also when sums and rows differ."""
+    span = day_span(day, zone)
+    with exclusively():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:  # a row with a lower number may be about to be committed
+                cursor.execute("LOCK TABLE reports_exchange IN SHARE MODE")
+        if why := why_open(day, zone=zone):
+            raise NotSummed(why)
+        row = RolledDay.objects.get(zone=zone.key, day=day)
+        last = _last_exchange(span.start, span.end, row.sealed_through)
+        if last is None:
+            return row.sealed_through
+        _seal_hours(span)
+        slots = SlotRollup.objects.filter(slot__gte=span.start, slot__lt=span.end)
+        RolledDay.objects.filter(pk=row.pk).update(
+            version=F("version") + 1,
+            generation=F("generation") + 1,
+            sealed_through=last,
+            slots_sealed_through=slots.aggregate(last=Max("pk"))["last"] or 0,
+        )
+        return last
+
+
+def seal_slots(day: date, *, zone: ZoneInfo) -> int:
+    """As `seal_day`, for the slots of a day whose raw rows have gone. The number of the last slot that may go."""
+    span = day_span(day, zone)
+    with exclusively():
+        if why := why_open(day, zone=zone):
+            raise NotSummed(why)
+        row = RolledDay.objects.get(zone=zone.key, day=day)
+        last = SlotRollup.objects.filter(slot__gte=span.start, slot__lt=span.end).aggregate(last=Max("pk"))["last"] or 0
+        if last > row.slots_sealed_through:
+            RolledDay.objects.filter(pk=row.pk).update(
+                version=F("version") + 1, generation=F("generation") + 1, slots_sealed_through=last
+            )
+        RolledDay.objects.filter(pk=row.pk).update(slots_gone=True)
+        return max(last, row.slots_sealed_through)
+
+
+def _seal_hours(span: Span) -> None:
+    """Also of the part of an hour that is another day's. Raises `NotSummed` when open sums are not those of the rows."""
+    hours = list(span.hours())
+    start, end = hours[0], hours[-1] + HOUR
+    ledger = {row.hour: row for row in RolledHour.objects.filter(hour__gte=start, hour__lt=end)}
+    sealed = Case(
+        *(
+            When(started_at__gte=hour, started_at__lt=hour + HOUR, then=Value(row.sealed_through))
+            for hour, row in ledger.items()
+            if row.sealed_through
+        ),
+        default=Value(0),
+    )
+    rows = Exchange.objects.filter(started_at__gte=start, started_at__lt=end, pk__gt=sealed).order_by()
+    of_rows: dict[datetime, tuple[int, int]] = {}
+    last: dict[datetime, int] = {}
+    for hour, requests, cost, last[hour] in (
+        rows.values(hour=TruncHour("started_at", tzinfo=UTC))
+        .annotate(requests=Count("pk"), cost=Sum("cost_microdollars", default=0), last=Max("pk"))
+        .values_list("hour", "requests", "cost", "last")
+    ):
+        of_rows[hour] = (requests, int(cost))
+    of_slots: dict[datetime, tuple[int, int]] = {}
+    for hour, generation, requests, cost in (
+        SlotRollup.objects.filter(slot__gte=start, slot__lt=end)
+        .order_by()
+        .values("generation", hour=TruncHour("slot", tzinfo=UTC))
+        .annotate(sum_requests=Sum("requests"), sum_cost=Sum("cost_microdollars"))
+        .values_list("hour", "generation", "sum_requests", "sum_cost")
+    ):
+        if hour not in ledger or generation == ledger[hour].generation:
+            of_slots[hour] = (int(requests), int(cost))
+    for hour in sorted({*of_rows, *of_slots}):
+        if of_rows.get(hour) != of_slots.get(hour):
+            raise NotSummed(f"the sums of {hour:%Y-%m-%dT%HZ} are not those of its records; run rollup for that day")
+    for hour, row in ledger.items():
+        if hour in last:
+            row.version, row.generation, row.sealed_through = row.version + 1, row.generation + 1, last[hour]
+    RolledHour.objects.bulk_update(ledger.values(), ["version", "generation", "sealed_through"])
+
+
+def _last_exchange(start: datetime, end: datetime, after: int) -> int | None:
+    rows = Exchange.objects.filter(started_at__gte=start, started_at__lt=end, pk__gt=after)
+    last: int | None = rows.aggregate(last=Max("pk"))["last"]
+    return last
+
+
 @contextlib.contextmanager
 def exclusively() -> Iterator[None]:
     """A transaction in which nobody else replaces or seals a period. On SQLite every writing transaction is one."""
@@ -177,8 +287,16 @@ def _snapshot() -> Iterator[None]:
             cursor.execute("ROLLBACK")
 
 
+def _are_the_same(some: list[SlotRollup], others: "QuerySet[SlotRollup]") -> bool:
+    columns = [column.attname for column in SlotRollup._meta.concrete_fields if not column.primary_key]
+    kept = {tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in others.values_list(*columns)}
+    return kept == {tuple(getattr(row, column) for column in columns) for row in some}
+
+
 def _reopen(day: date, zone: ZoneInfo) -> None:
     """What is gone of the day stays gone, but rows may be there again."""
+    if not can_be_made(day, zone):
+        return
     again = {"stale": True, "detail_gone": False, "attempts_gone": False, "exchanges_gone": False}
     row, made = RolledDay.objects.get_or_create(
         zone=zone.key, day=day, defaults={"version": 1, "sealed_through": _sealed_elsewhere(day, zone)}
@@ -211,7 +329,7 @@ def _days_without_a_rollup(zone: ZoneInfo) -> Iterator[date]:
                 yield day
 
 
-def _can_be_made(day: date, zone: ZoneInfo) -> bool:
+def can_be_made(day: date, zone: ZoneInfo) -> bool:
     """Not when the day is new in this zone and slots of it went with a day of another."""
     if RolledDay.objects.filter(zone=zone.key, day=day).exists():
         return True
