@@ -67,6 +67,59 @@ def unknown_variables(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 
 @register()
+def open_metrics(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """pilotage.W004: whoever reaches this machine reads the metrics."""
+    process = settings.PILOTAGE
+    if (
+        process.metrics_port is None
+        or process.metrics_token
+        or process.metrics_host in ("127.0.0.1", "::1", "localhost")
+    ):
+        return []
+    return [
+        Warning(
+            f"The metrics at {process.metrics_host}:{process.metrics_port} are open to everybody who can reach it.",
+            hint="Set PILOTAGE_METRICS_TOKEN, or let a firewall decide who can.",
+            id="pilotage.W004",
+        )
+    ]
+
+
+@register()
+def broker_folder(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """pilotage.E003: the broker's folder cannot be used, or others can put tasks into it."""
+    folder = settings.PILOTAGE.data_dir / "broker"
+    if settings.PILOTAGE.redis_url is not None or not folder.exists():
+        return []
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        return [
+            Error(
+                f"The broker's folder {folder} cannot be written.",
+                hint="Give it to the user that runs Pilotage, or set REDIS_URL.",
+                id="pilotage.E003",
+            )
+        ]
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        return [Error(f"Other users can reach the tasks in {folder}.", hint=f"chmod 700 {folder}", id="pilotage.E003")]
+    return []
+
+
+@register()
+def time_limits_of_tasks(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """pilotage.W005: tasks have no time for what they wait for."""
+    process = settings.PILOTAGE
+    if process.task_soft_seconds > process.database_wait_seconds:
+        return []
+    return [
+        Warning(
+            "A task that waits for the database is stopped before the wait is over.",
+            hint="PILOTAGE_TASK_SOFT_SECONDS must be more than PILOTAGE_DATABASE_WAIT_SECONDS.",
+            id="pilotage.W005",
+        )
+    ]
+
+
+@register()
 def plain_http(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """pilotage.W003: the admin is open to other names than this machine's, yet its cookies go over plain HTTP."""
     local = {"localhost", "127.0.0.1", "[::1]"}

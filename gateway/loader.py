@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -74,6 +75,8 @@ class Follower:
         self.snapshot = snapshot
         self.first_look = threading.Event()
         """Set when the first pass is over, whether or not it loaded anything."""
+        self.answered_at = 0.0
+        """Unix seconds of the last pass that the database answered; 0: none."""
         self._revisions: Revisions = publish if revisions is None else revisions
         self._poll_s = settings.PILOTAGE.poll_seconds if poll_s is None else poll_s
         self._on_catalog = on_catalog
@@ -116,6 +119,7 @@ class Follower:
             self._say("database", f"callers and Revisions cannot be followed: {type(error).__name__}: {error}")
             self._fall_back()
         else:
+            self.answered_at = time.time()
             self._say("database", "")
 
     def _run(self) -> None:

@@ -54,6 +54,18 @@ DRAINING = Draining()
 """Set at the first SIGTERM or SIGINT; `/readyz` then answers 503."""
 
 
+class Place:
+    """This process among the workers of its server."""
+
+    def __init__(self) -> None:
+        self.server = 0
+        """The process that the workers have in common; 0: this one serves alone."""
+        self.number = 0
+
+
+PLACE = Place()
+
+
 class PortTaken(Exception):
     pass
 
@@ -132,6 +144,7 @@ def serve_uvicorn(
     log.info("Pilotage serves %s with %d workers", address_of(sockets[0]), workers)
 
     def worker(number: int, parent: int) -> int:
+        PLACE.server, PLACE.number = parent, number
         for other, bound in enumerate(sockets):
             if other != number:
                 bound.close()

@@ -4,10 +4,12 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from gateway.metrics.page import metrics
 from gateway.statics import static_file
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("admin/", admin.site.urls),
+    path("metrics", metrics, name="metrics"),
     path("static/<path:name>", static_file, name="static"),
 ]

@@ -86,3 +86,48 @@ def test_an_admin_under_other_names_without_secure_cookies_is_a_warning(
 ) -> None:
     installation(allowed_hosts=("localhost", "pilotage.example"), secure_cookies=secure)
     assert [message.id for message in checks.plain_http(None)] == expected
+
+
+def test_metrics_that_other_machines_can_read_need_a_token(installation: Installation) -> None:
+    installation(metrics_port=9464)
+    assert checks.open_metrics(None) == []
+    installation(metrics_port=9464, metrics_host="0.0.0.0")
+    assert said(checks.open_metrics(None)) == [
+        (
+            "pilotage.W004",
+            "The metrics at 0.0.0.0:9464 are open to everybody who can reach it.",
+            "Set PILOTAGE_METRICS_TOKEN, or let a firewall decide who can.",
+        )
+    ]
+    installation(metrics_port=9464, metrics_host="0.0.0.0", metrics_token="x" * 32)
+    assert checks.open_metrics(None) == []
+
+
+def test_a_broker_folder_that_others_can_reach_is_an_error(installation: Installation, tmp_path: Path) -> None:
+    assert checks.broker_folder(None) == []
+    (tmp_path / "broker").mkdir(mode=0o755)
+    assert said(checks.broker_folder(None)) == [
+        (
+            "pilotage.E003",
+            f"Other users can reach the tasks in {tmp_path}/broker.",
+            f"chmod 700 {tmp_path}/broker",
+        )
+    ]
+    installation(redis_url="redis://host")
+    assert checks.broker_folder(None) == []
+    installation()
+    (tmp_path / "broker").chmod(0o700)
+    assert checks.broker_folder(None) == []
+
+
+def test_a_task_has_time_to_wait_for_the_database(installation: Installation) -> None:
+    installation(task_soft_seconds=21, database_wait_seconds=20.0)
+    assert checks.time_limits_of_tasks(None) == []
+    installation(task_soft_seconds=20, database_wait_seconds=20.0)
+    assert said(checks.time_limits_of_tasks(None)) == [
+        (
+            "pilotage.W005",
+            "A task that waits for the database is stopped before the wait is over.",
+            "PILOTAGE_TASK_SOFT_SECONDS must be more than PILOTAGE_DATABASE_WAIT_SECONDS.",
+        )
+    ]

@@ -126,7 +126,7 @@ class Process:
 
 def descendants(pid: int) -> dict[int, str]:
     """The command line of every living process below `pid`, by process id."""
-    found = {}
+    found: dict[int, str] = {}
     for line in subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout.splitlines():
         child, parent, command = line.split(maxsplit=2)
         if int(parent) == pid:

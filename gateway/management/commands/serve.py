@@ -1,5 +1,6 @@
 """Runs the gateway and its admin."""
 
+import logging
 import sys
 from argparse import ArgumentParser
 from importlib import import_module
@@ -10,7 +11,18 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from gateway.serving import Application, ClientLimits, PortTaken, serve_daphne, serve_uvicorn
+from gateway.metrics.listener import LISTENING
+from gateway.serving import (
+    Application,
+    ClientLimits,
+    PortTaken,
+    address_of,
+    listen,
+    serve_daphne,
+    serve_uvicorn,
+)
+
+log = logging.getLogger("pilotage.serving")
 
 
 class Command(BaseCommand):
@@ -29,6 +41,14 @@ class Command(BaseCommand):
             raise CommandError("Daphne serves with one process: use uvicorn, or several services on ports of their own")
         self._require_migrations()
         host, port, process = options["host"], options["port"], settings.PILOTAGE
+        if process.metrics_port is not None:
+            try:
+                LISTENING.bound = bound = listen(process.metrics_host, process.metrics_port)
+            except PortTaken as problem:
+                raise CommandError(
+                    f"the metrics (PILOTAGE_METRICS_HOST, PILOTAGE_METRICS_PORT): {problem}"
+                ) from problem
+            log.info("metrics at %s/metrics", address_of(bound))
         try:
             if options["server"] == "daphne":
                 code = serve_daphne(_application, host=host, port=port)
