@@ -64,6 +64,47 @@ class Refused(Exception):
 
 
 class Cycle(RequestResponseCycle):
+    async def send(self, message: Any) -> None:
+        """As uvicorn's; a head is put together at once."""
+        if self.response_started:
+            return await super().send(message)
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return None
+        if message["type"] != "http.response.start":
+            raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{message['type']}'.")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self._write_head(message["status"], [*self.default_headers, *message.get("headers", ())])
+        return None
+
+    def _write_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        closes = False
+        for name, value in headers:
+            match name.lower():
+                case b"content-length":
+                    if self.chunked_encoding is None:
+                        self.expected_content_length = int(value)
+                        self.chunked_encoding = False
+                case b"transfer-encoding":
+                    if value.lower() == b"chunked":
+                        self.expected_content_length = 0
+                        self.chunked_encoding = True
+                case b"connection":
+                    if b"close" in [token.strip() for token in value.lower().split(b",")]:
+                        self.keep_alive = False
+                        closes = True
+        lines = b"".join([b"%b: %b\r\n" % field for field in headers])
+        if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers) or b"\0" in lines:
+            raise RuntimeError("A header holds a line break.")
+        if not self.keep_alive and not closes:
+            lines += b"connection: close\r\n"
+        if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
+            self.chunked_encoding = True
+            lines += b"transfer-encoding: chunked\r\n"
+        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
+
     async def run_asgi(self, app: Any) -> None:
         """As uvicorn's, but that a cancelled request is no error of the application, and closes without an end."""
         try:

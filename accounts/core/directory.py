@@ -1,7 +1,7 @@
 """Who may call: callers and token digests, compiled for one dictionary look-up per request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from accounts.core.errors import Unauthenticated
 from accounts.core.secret import LENGTH, digest_of, well_formed
@@ -44,6 +44,9 @@ class Directory:
     version: int
     tokens: Mapping[bytes, Token]
     """By digest."""
+    met: dict[bytes, Token] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By the secret itself, those that were presented to this process: no digest for the second time, and never more of
+    them than `tokens` has. Goes with the directory."""
 
 
 def find(directory: Directory, secret: bytes | str, pepper: bytes, now: float) -> Token:
@@ -56,11 +59,14 @@ def find(directory: Directory, secret: bytes | str, pepper: bytes, now: float) -
         raise Unauthenticated("malformed")
     if isinstance(secret, str):
         secret = secret.encode("utf-8", "surrogatepass")
-    if not well_formed(secret):
-        raise Unauthenticated("malformed")
-    token = directory.tokens.get(digest_of(secret, pepper))
+    token = directory.met.get(secret)
     if token is None:
-        raise Unauthenticated("unknown")
+        if not well_formed(secret):
+            raise Unauthenticated("malformed")
+        token = directory.tokens.get(digest_of(secret, pepper))
+        if token is None:
+            raise Unauthenticated("unknown")
+        directory.met[secret] = token
     if token.revoked:
         raise Unauthenticated("revoked")
     if token.expires_at is not None and now >= token.expires_at:

@@ -96,6 +96,7 @@ class Exchange:
         "endpoint",
         "error_code",
         "error_detail",
+        "fields",
         "group",
         "headers",
         "id",
@@ -127,6 +128,8 @@ class Exchange:
         self.relay = relay
         self.endpoint = endpoint
         self.headers: list[Header] = scope["headers"]
+        self.fields = dict(self.headers)
+        """The last of each name."""
         self.query: bytes = scope.get("query_string", b"")
         self.leaves_open = UNFINISHED in (scope.get("extensions") or ())
         self.receive = receive
@@ -219,7 +222,7 @@ class Exchange:
         large = self.request_bytes > STEPWISE_BYTES
         if large:
             await asyncio.sleep(0)
-        self.shape = shape_of(call, headers=dict(self.headers), caller=caller.name, group=group)
+        self.shape = shape_of(call, headers=self.fields, caller=caller.name, group=group)
         if large:
             await asyncio.sleep(0)
         self.now = now = relay.clock()
@@ -267,12 +270,12 @@ class Exchange:
 
     def _declared_length(self) -> int | None:
         """What the head says of the body. Raises `Refusal` for a body that is not wanted, before anything is read of it."""
-        declared: int | None = None
-        for name, value in self.headers:
-            if name == b"content-length":
-                declared = int(value) if value.isdigit() and len(value) < 16 else None
-            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise Refusal("unsupported_content_encoding")
+        length = self.fields.get(b"content-length")
+        declared = int(length) if length is not None and length.isdigit() and len(length) < 16 else None
+        if b"content-encoding" in self.fields:
+            for name, value in self.headers:
+                if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                    raise Refusal("unsupported_content_encoding")
         if declared is not None and declared > self.relay.max_request_bytes:
             raise self._too_large()
         return declared

@@ -1,6 +1,7 @@
 """An exchange as the lines that outlive it: scalars only, no text of anybody's."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gateway.dialects.neutral import Usage
@@ -116,8 +117,14 @@ def end_record(exchange: "Exchange") -> EndRecord:
         cached_input_price=serving.cached_input_price_microusd_per_million if serving else None,
         cache_write_price=serving.cache_write_price_microusd_per_million if serving else None,
         cache_write_1h_price=serving.cache_write_1h_price_microusd_per_million if serving else None,
-        signals=sorted(decision.policy.enabled_signals) if decision and decision.policy else [],
+        signals=_sorted(decision.policy.enabled_signals) if decision and decision.policy else [],
     )
+
+
+@lru_cache(maxsize=256)
+def _sorted(names: frozenset[str]) -> list[str]:
+    """Shared by the records: not to be changed."""
+    return sorted(names)
 
 
 def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None, str]:

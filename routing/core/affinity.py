@@ -1,9 +1,11 @@
 """Which conversation a request belongs to, and which target a conversation is pinned to."""
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Container, Iterable
+from functools import lru_cache
 from hashlib import sha256
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -32,9 +34,7 @@ def conversation_key(
     normalised system context and first message, whole or in parts. `prompt_cache_key` is mixed into a prefix and never
     stands alone: some applications send one constant.
     """
-    digest = sha256(b"pilotage conversation 1")
-    for word in (caller, group, dialect):
-        _add(digest, word.encode("utf-8", "surrogatepass"))
+    digest = _begun(caller, group, dialect).copy()
     if explicit_id is not None and 0 < len(explicit_id) <= EXPLICIT_ID_MAX and explicit_id.isprintable():
         digest.update(b"I")
         _add(digest, explicit_id.encode())
@@ -54,11 +54,16 @@ def conversation_key(
     return digest.digest()
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
+@lru_cache(maxsize=1024)
+def _begun(caller: str, group: str, dialect: str) -> "hashlib._Hash":
+    """What all conversations of a caller with a group have in common. Not to be changed: `copy`."""
+    digest = sha256(b"pilotage conversation 1")
+    for word in (caller, group, dialect):
+        _add(digest, word.encode("utf-8", "surrogatepass"))
+    return digest
 
 
-def _add(digest: _Digest, part: bytes) -> None:
+def _add(digest: "hashlib._Hash", part: bytes) -> None:
     digest.update(len(part).to_bytes(8))
     digest.update(part)
 

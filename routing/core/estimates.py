@@ -8,7 +8,7 @@ the targets about which something changed: `renewed`. The group's average in it 
 read again (`memory.READ_S`, `memory.DRIFT`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -27,6 +27,8 @@ class Estimator(NamedTuple):
     prior: Callable[[GroupStats, float], tuple[float, ...] | None]
     """From the group and k, the policy's `prior_strength`, what `of` takes; `None`: there is no data."""
     of: Callable[[TargetStats, tuple[float, ...]], float]
+    by_load: bool = False
+    """It also depends on what runs now."""
 
 
 def estimate(name: str, stats: GroupStats, policy: ScorePolicy) -> Estimate | None:
@@ -43,19 +45,23 @@ def estimate(name: str, stats: GroupStats, policy: ScorePolicy) -> Estimate | No
 
 
 def renewed(
-    estimates: dict[str, Estimate | None], changed: Iterable[tuple[int, TargetStats]]
+    estimates: dict[str, Estimate | None], changed: Sequence[tuple[int, TargetStats, bool]]
 ) -> dict[str, Estimate | None]:
-    """The estimates, with those of the targets at these places of the list taken anew."""
+    """The estimates, taken anew for these targets: each with its place in the list, and whether more than its load changed."""
     fresh: dict[str, Estimate | None] = {}
     for name, known in estimates.items():
-        if known is not None:
-            prior, values = known
-            values = [*values]
-            of = ESTIMATORS[name].of
-            for place, own in changed:
+        if known is None:
+            continue  # of what there was no data there may be some now
+        estimator = ESTIMATORS[name]
+        of, by_load = estimator.of, estimator.by_load
+        values: list[float] | None = None
+        prior = known.prior
+        for place, own, observed in changed:
+            if observed or by_load:
+                if values is None:
+                    values = [*known.values]
                 values[place] = of(own, prior)
-            fresh[name] = Estimate(prior, values)
-        # Of what there was no data there may be some now.
+        fresh[name] = known if values is None else Estimate(prior, values)
     return fresh
 
 
@@ -186,11 +192,11 @@ def _in_flight(own: TargetStats, prior: tuple[float, ...]) -> int:
 
 
 ESTIMATORS: Final[dict[str, Estimator]] = {
-    "latency": Estimator(_latency_prior, _latency),
+    "latency": Estimator(_latency_prior, _latency, True),
     "ttfb": Estimator(_ttfb_prior, _ttfb),
-    "seconds_per_token": Estimator(_seconds_per_token_prior, _seconds_per_token),
+    "seconds_per_token": Estimator(_seconds_per_token_prior, _seconds_per_token, True),
     "reliability": Estimator(_reliability_prior, _reliability),
     "stream_integrity": Estimator(_stream_integrity_prior, _stream_integrity),
     "bytes_per_token": Estimator(_nothing, _bytes_per_token),
-    "in_flight": Estimator(_nothing, _in_flight),
+    "in_flight": Estimator(_nothing, _in_flight, True),
 }

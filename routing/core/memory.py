@@ -132,16 +132,17 @@ class GroupMemory:
         else:
             targets = self.stats.targets.copy()
             observations = self.stats.observations
-            read: list[tuple[int, TargetStats]] = []
+            read: list[tuple[int, TargetStats, bool]] = []
             for memory in self.changed:
                 target = memory.target
                 if target.id in targets:
-                    known = int(memory.counted)
+                    known, old = int(memory.counted), targets[target.id]
                     stats = targets[target.id] = memory.read(cooling, now=now)
                     more = int(memory.counted) - known
                     observations += more
                     self._observed += more
-                    read.append((target.position, stats))
+                    observed = stats.window is not old.window or stats.fast is not old.fast
+                    read.append((target.position, stats, observed or stats.bytes_per_token != old.bytes_per_token))
             estimates: dict[str, Estimate | None] = {}
             if self._observed <= DRIFT * observations:
                 estimates = renewed(self.stats.estimates, read)

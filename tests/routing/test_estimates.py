@@ -37,11 +37,26 @@ def test_a_changed_target_is_estimated_anew_with_the_average_as_it_was(name: str
     before = GroupStats(targets={"a": fast, "b": fast, "c": slow})
     known = estimate(name, before, POLICY)
     assert known is not None
-    after = renewed(before.estimates, [(1, slow)])[name]
+    after = renewed(before.estimates, [(1, slow, True)])[name]
     of = ESTIMATORS[name].of
     assert after == Estimate(known.prior, [known.values[0], of(slow, known.prior), known.values[2]])
     assert after is not None
     assert after.values[1] == after.values[2] != known.values[1]
+
+
+def test_a_target_that_is_only_busier_keeps_what_does_not_depend_on_its_load() -> None:
+    usual = some_stats(seen(100), p95_s=1.0, p95_n=100)
+    before = GroupStats(targets={"a": usual, "b": usual})
+    for name in ESTIMATORS:
+        estimate(name, before, POLICY)
+    busier = some_stats(usual.window, usual.fast, p95_s=1.0, p95_n=100, in_flight=40)
+    after = renewed(before.estimates, [(0, busier, False)])
+    assert {name for name, known in after.items() if known is not before.estimates[name]} == {
+        "latency",
+        "seconds_per_token",
+        "in_flight",
+    }
+    assert after == renewed(before.estimates, [(0, busier, True)])
 
 
 def test_what_nobody_has_shown_is_asked_for_again_once_something_has_changed() -> None:
