@@ -48,6 +48,7 @@ class KeptScheduler(Scheduler):
         runs = {name: entry.last_run_at.timestamp() for name, entry in self.schedule.items() if entry.last_run_at}
         new = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
         try:
+            new.touch(0o600)
             new.write_text(json.dumps(runs, indent=1))
             new.replace(self._path)
         except OSError as problem:

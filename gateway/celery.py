@@ -5,12 +5,15 @@ Its settings stand in `gateway.settings` under `CELERY_`.
 
 import logging
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
+from celery.schedules import crontab
+from celery.worker import state
 from django.conf import settings
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -33,11 +36,17 @@ app.autodiscover_tasks(["reports"])
 def schedule() -> dict[str, dict[str, Any]]:
     """What runs by itself. A task that waited until its next turn has come is dropped: the next one does its work."""
     process = settings.PILOTAGE
+    hour, minute = process.retention_at
     return {
         "rollup": {
             "task": "reports.roll_pending",
             "schedule": process.rollup_seconds,
             "options": {"expires": process.rollup_seconds},
+        },
+        "retention": {
+            "task": "reports.retain",
+            "schedule": crontab(hour=str(hour), minute=str(minute)),
+            "options": {"expires": 12 * 3600},
         },
         "broker": {"task": "gateway.sweep_broker", "schedule": 3600, "options": {"expires": 3600}},
     }
@@ -60,8 +69,21 @@ def _keep_logging(**_: Any) -> None:
 
 
 @signals.worker_ready.connect
-def _say_ready(**_: Any) -> None:
+def _say_ready(sender: Any, **_: Any) -> None:
     log.info("the worker is ready")
+    beat = getattr(sender.controller, "beat", None)
+    if beat is not None:
+        threading.Thread(target=_end_with_the_schedule, args=(beat,), name="schedule-watch", daemon=True).start()
+
+
+def _end_with_the_schedule(beat: Any) -> None:
+    """A worker whose schedule was killed ends too: whoever started it sees that, and starts it again."""
+    while beat.is_alive():
+        time.sleep(ORPHAN_SECONDS)
+    told_to_stop: list[object] = [state.should_stop, state.should_terminate]  # exit codes, 0 among them
+    if told_to_stop == [None, None]:
+        log.error("the schedule's process has ended: so does this worker")
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 _worker_pid: list[int] = []

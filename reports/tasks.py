@@ -3,10 +3,11 @@
 import logging
 from typing import Any
 
-from celery import shared_task
+from celery import Task, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
+from reports import retention
 from reports.rollups import RollupBusy, roll
 
 log = logging.getLogger("pilotage.reports")
@@ -30,3 +31,16 @@ def roll_pending() -> None:
         return
     if rolled.hours or rolled.days:
         log.info("summed up", extra={"hours": rolled.hours, "days": rolled.days, "rows": rolled.rows})
+
+
+@shared_task(name="reports.retain", bind=True, **RETRIES | {"max_retries": 100})
+def retain(self: "Task[Any, Any]") -> None:
+    """Deletes what has been kept long enough. What is not done within the time limit follows in some seconds."""
+    try:
+        deleted = retention.run()
+    except SoftTimeLimitExceeded as stopped:
+        raise self.retry(exc=stopped, countdown=10) from stopped
+    if deleted.rows:
+        log.info("deleted what was kept long enough", extra={"rows": dict(deleted.rows)})
+    for kind, why in deleted.waiting.items():
+        log.warning("%s are kept for longer: %s", kind, why)

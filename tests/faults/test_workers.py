@@ -98,6 +98,21 @@ def test_a_task_whose_worker_was_killed_is_done_by_another(
     assert broker.waiting() == 0
 
 
+def test_a_worker_whose_schedule_was_killed_ends_too(files: Broker, start_worker: StartWorker, tmp_path: Path) -> None:
+    worker = start_worker(files, "--schedule")
+    children = worker.children()
+    lock = tmp_path / "data/schedule.lock"
+
+    def scheduling() -> list[int]:
+        return [pid for pid in children if any(fd.resolve() == lock for fd in Path(f"/proc/{pid}/fd").iterdir())]
+
+    worker.until(lambda: len(scheduling()) == 1, what="a schedule")
+    os.kill(scheduling()[0], signal.SIGKILL)
+    assert worker.wait() == 0
+    assert "the schedule's process has ended" in worker.output()
+    assert [pid for pid in children if is_alive(pid)] == []
+
+
 def test_pickle_is_refused(broker: Broker, start_worker: StartWorker, tmp_path: Path) -> None:
     class Planted:
         def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
@@ -186,6 +201,8 @@ def test_redis_may_be_killed_and_started_again(
     redis_server.kill()
     worker.until(lambda: "broker" in worker.err.read_text().lower(), what="a word about it")
     redis_server.start()
+    with redis_server.client() as client:
+        client.flushall()
     on_redis.send("tests.note", str(tmp_path / "notes"), "after")
     worker.until(lambda: lines(tmp_path / "notes") == ["before", "after"], what="the second note")
     assert worker.stop() == 0

@@ -90,6 +90,12 @@ def test_the_schedule_names_tasks_that_exist_and_drops_those_that_waited_for_lon
     app.loader.import_default_modules()
     assert {name: (entry["task"], entry["options"]["expires"]) for name, entry in schedule().items()} == {
         "rollup": ("reports.roll_pending", 120),
+        "retention": ("reports.retain", 43_200),
         "broker": ("gateway.sweep_broker", 3600),
     }
     assert {entry["task"] for entry in schedule().values()} <= set(app.tasks)
+
+
+def test_retention_runs_at_its_time_of_the_installation_s_day() -> None:
+    found = schedule()["retention"]["schedule"]
+    assert (found.hour, found.minute, found.day_of_week) == ({3}, {30}, set(range(7)))
