@@ -182,6 +182,7 @@ class TargetMemory:
         "counted",
         "decaying",
         "epoch",
+        "heard_at",
         "in_flight",
         "known",
         "observed",
@@ -205,6 +206,8 @@ class TargetMemory:
         self.unary: dict[Running, None] = {}
         """The same for unary attempts."""
         self.overdue = 0
+        self.heard_at = -inf
+        """When content, or a whole answer, last came from it."""
         self.epoch = 0
         self.outage: Outage | None = None
         self.changed = False
@@ -377,12 +380,18 @@ class TargetMemory:
                 return False
             case "before_first_byte":
                 p95_s = self.window.histogram.p95()
-                return running.content_at is None and p95_s is not None and now - running.started > p95_s
+                return (
+                    running.content_at is None
+                    and self.heard_at <= running.started
+                    and p95_s is not None
+                    and now - running.started > p95_s
+                )
 
     def _count_answer(
         self, running: Running, now: float, tokens: int | None, last_content_at: float | None, terminal: bool | None
     ) -> None:
         self._failures = 0
+        self.heard_at = now
         slice_ = running.counted_in = self.window.at(now)
         sums = slice_.sums
         weight = self.decaying.weight(now)

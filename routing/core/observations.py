@@ -65,6 +65,7 @@ class Observations:
         if running.epoch != memory.epoch:
             return
         memory.no_longer_waits(running)
+        memory.heard_at = now
         waited = max(0.0, now - running.started)
         sums = memory.window.at(now).sums
         sums.first_content_s += waited

@@ -169,6 +169,31 @@ def test_a_client_that_leaves_blames_the_target_as_the_policy_says(
     assert scene.stats(1.0 + took).window.errors == errors
 
 
+@pytest.mark.parametrize(
+    ("policy", "began", "heard", "errors"),
+    [
+        ("before_first_byte", 2.0, "content", 0.0),
+        ("before_first_byte", 2.0, "answer", 0.0),
+        ("before_first_byte", 2.0, "nothing", 1.0),
+        ("before_first_byte", 20.0, "answer", 1.0),
+        ("always", 2.0, "content", 1.0),
+    ],
+)
+def test_a_target_that_others_hear_from_meanwhile_is_not_blamed_for_a_client_that_left(
+    policy: Any, began: float, heard: str, errors: float
+) -> None:
+    scene = Scene(group(score=ScorePolicy(client_cancellations=policy)))
+    scene.attempts("ok", 20, took=1.0)
+    other = scene.begin(1.5)
+    waiting = scene.begin(began)
+    if heard == "content":
+        scene.observations.content(other, now=3.0)
+    elif heard == "answer":
+        scene.observations.end(other, "ok", now=3.0)
+    scene.observations.end(waiting, "client_cancelled", now=began + 5.0)
+    assert scene.stats(began + 5.0).window.errors == errors
+
+
 def test_a_client_that_waited_for_a_target_without_times_blames_nobody() -> None:
     scene = Scene(group())
     scene.attempt("client_cancelled", 0.0, took=500.0)
