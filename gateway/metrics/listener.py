@@ -2,8 +2,10 @@
 
 import hmac
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,6 +26,9 @@ class Listening:
 
 LISTENING = Listening()
 
+SWITCH_SECONDS = 0.0002
+"""How long an exposition keeps the interpreter before another thread has its turn."""
+
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
@@ -43,10 +48,26 @@ def application(registry: CollectorRegistry, *, token: str | None) -> Wsgi:
             return _plain(start_response, "404 Not Found", "The metrics are at /metrics.\n")
         if token is not None and not brings(environ.get("HTTP_AUTHORIZATION", ""), token):
             return _plain(start_response, "401 Unauthorized", "A token is needed.\n", ("WWW-Authenticate", "Bearer"))
-        answer: Iterable[bytes] = exposition(environ, start_response)
+        with giving_way():
+            answer: Iterable[bytes] = exposition(environ, start_response)
         return answer
 
     return guarded
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """Inside, exchanges wait for this thread only a fraction of the usual time: a large exposition takes a while."""
+    with _one_at_a_time:
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(usual)
+
+
+_one_at_a_time = threading.Lock()
 
 
 def brings(authorization: str, token: str) -> bool:

@@ -4,7 +4,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from prometheus_client.exposition import choose_encoder
 
-from gateway.metrics.listener import brings
+from gateway.metrics.listener import brings, giving_way
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -17,4 +17,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if not brings(request.headers.get("authorization", ""), token):
         return HttpResponse("A token is needed.\n", status=401, headers={"WWW-Authenticate": "Bearer"})
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return HttpResponse(encode(relay.metrics.registry()), content_type=content_type)
+    with giving_way():
+        text = encode(relay.metrics.registry())
+    return HttpResponse(text, content_type=content_type)
