@@ -1,5 +1,6 @@
 """Reads the spool into the database: once, or for as long as it is left running."""
 
+import gc
 import signal
 import threading
 from argparse import ArgumentParser
@@ -29,6 +30,9 @@ class Command(BaseCommand):
             max_candidates=process.max_candidates,
             max_aside_bytes=process.ingest_aside_max_bytes,
         )
+        # A batch is some hundred thousand objects without a cycle: looking through them is a third of its time.
+        gc.freeze()
+        gc.set_threshold(200_000, 10, 10)
         try:
             with ingest.reader.alone():
                 if options["follow"]:
