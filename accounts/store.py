@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from accounts.core.directory import Caller, Directory, Token
 from accounts.core.document import CallerEntry
+from accounts.core.secret import digest_of, well_formed
 from accounts.models import Caller as CallerRow
 from accounts.models import DirectoryVersion
 from accounts.models import Token as TokenRow
@@ -19,15 +21,26 @@ def directory_version() -> int:
 def directory_from_rows() -> Directory:
     """All callers and tokens as of now. Its version was read first: it may hold later changes, never lack earlier ones."""
     version = directory_version()
+    return Directory(version=version, tokens=_tokens(TokenRow.objects.order_by("pk")))
+
+
+def directory_of(secret: bytes, pepper: bytes) -> Directory:
+    """The part of the Directory in which a presented secret can be found, as of now: for who serves no requests, and
+    need not hold them all. One query, none for text that is no token."""
+    rows = TokenRow.objects.filter(digest=digest_of(secret, pepper)) if well_formed(secret) else None
+    return Directory(version=0, tokens={} if rows is None else _tokens(rows))
+
+
+def _tokens(rows: QuerySet[TokenRow]) -> dict[bytes, Token]:
     callers: dict[str, Caller] = {}
     tokens: dict[bytes, Token] = {}
     # Plain tuples, no model objects: this shares the interpreter with running requests (0.1 s for ten thousand tokens).
-    rows = TokenRow.objects.order_by("pk").values_list(
+    values = rows.values_list(
         "caller__name", "shown", "digest", "groups", "expires_at", "revoked_at",
         "caller__project", "caller__environment", "caller__active", "caller__allow", "caller__tags",
         "caller__see_routing",
     )  # fmt: skip
-    for name, shown, stored, groups, expires_at, revoked_at, project, environment, active, allow, tags, see in rows:
+    for name, shown, stored, groups, expires_at, revoked_at, project, environment, active, allow, tags, see in values:
         caller = callers.get(name)
         if caller is None:
             caller = callers[name] = Caller(
@@ -48,7 +61,7 @@ def directory_from_rows() -> Directory:
             revoked=revoked_at is not None,
             groups=None if groups is None else frozenset(groups),
         )
-    return Directory(version=version, tokens=tokens)
+    return tokens
 
 
 def callers_from_rows() -> dict[str, CallerEntry]:

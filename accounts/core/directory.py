@@ -1,6 +1,6 @@
 """Who may call: callers and token digests, compiled for one dictionary look-up per request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from accounts.core.errors import Unauthenticated
@@ -47,6 +47,20 @@ class Directory:
     met: dict[bytes, Token] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By the secret itself, those that were presented to this process: no digest for the second time, and never more of
     them than `tokens` has. Goes with the directory."""
+
+
+def presented(headers: Iterable[tuple[bytes, bytes]], *, api_key_first: bool = False) -> bytes:
+    """The token that a request carries, `b""` when it carries none: the one extractor for every endpoint. Names are in
+    lower case."""
+    bearer = api_key = b""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, rest = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer" and not bearer:
+                bearer = rest.strip()
+        elif name == b"x-api-key" and not api_key:
+            api_key = value.strip()
+    return (api_key or bearer) if api_key_first else (bearer or api_key)
 
 
 def find(directory: Directory, secret: bytes | str, pepper: bytes, now: float) -> Token:

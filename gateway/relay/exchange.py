@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from accounts.core.directory import Directory, Token, find
+from accounts.core.directory import Directory, Token, find, presented
 from accounts.core.errors import Unauthenticated
 from gateway.dialects import anthropic_messages
 from gateway.dialects.neutral import BadRequest, Call, DialectModule, MalformedAnswer, Usage
@@ -773,19 +773,6 @@ def authenticate(
         return find(directory, secret, pepper, wall)
     except Unauthenticated as error:
         raise Refusal("invalid_api_key", detail=error.reason) from error
-
-
-def presented(headers: list[Header], *, api_key_first: bool) -> bytes:
-    """The token that a request carries, `b""` when it carries none: the one extractor for every endpoint."""
-    bearer = api_key = b""
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, rest = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer" and not bearer:
-                bearer = rest.strip()
-        elif name == b"x-api-key" and not api_key:
-            api_key = value.strip()
-    return (api_key or bearer) if api_key_first else (bearer or api_key)
 
 
 def _all_input(usage: Usage) -> int | None:
