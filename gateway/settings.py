@@ -289,6 +289,7 @@ UNFOLD = {
                 "title": "System",
                 "items": [
                     _page("Revisions", "history", "gateway.revision"),
+                    _page("Legal holds", "gavel", "reports.legalhold"),
                     _page("Users", "person", "auth.user"),
                     _page("User groups", "groups", "auth.group"),
                 ],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -24,6 +24,7 @@ from reports.rollup_models import DailyRollup, DecisionBucket, LegalHold, Rolled
 from reports.rollups import NotSummed, can_be_made, exclusively, report_zone, seal_day, seal_slots, why_open
 
 Kind = Literal["detail", "attempts", "exchanges", "slots", "days", "damaged"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 RAW: dict[Kind, tuple[type[Model], ...]] = {
     "detail": (Candidate, Exclusion),
@@ -77,7 +78,7 @@ class Plan:
 @dataclass(slots=True)
 class Deleted:
     rows: dict[Kind, int] = field(default_factory=dict)
-    """Of `damaged`: bytes."""
+    """Kinds of which anything went. Of `damaged`: bytes."""
     waiting: dict[Kind, str] = field(default_factory=dict)
 
 
@@ -104,20 +105,22 @@ def run(
     now, zone, keep = now or timezone.now(), zone or report_zone(), keep or Keep.of_settings()
     pace = _Pace(batch or settings.PILOTAGE.retention_batch, settings.PILOTAGE.retention_pause_seconds, sleep)
     deleted = Deleted()
+    rows: dict[Kind, int] = {}
     for kind in RAW:
         days, waiting = _raw_days(kind, now, zone, keep)
-        deleted.rows[kind] = 0
+        rows[kind] = 0
         for day in days:
             try:
-                deleted.rows[kind] += _delete_raw(kind, day, zone, pace)
+                rows[kind] += _delete_raw(kind, day, zone, pace)
             except NotSummed as why:  # since it was looked at
                 waiting = str(why)
                 break
         if waiting:
             deleted.waiting[kind] = waiting
-    deleted.rows["slots"] = sum(_delete_slots(day, zone, pace) for day in list(_slot_days(now, zone, keep)))
-    deleted.rows["days"] = sum(_delete_days(key, pace) for key in list(_summed_days(now, zone, keep)))
-    deleted.rows["damaged"] = _delete_damaged(now, keep)
+    rows["slots"] = sum(_delete_slots(day, zone, pace) for day in list(_slot_days(now, zone, keep)))
+    rows["days"] = sum(_delete_days(key, pace) for key in list(_summed_days(now, zone, keep)))
+    rows["damaged"] = _delete_damaged(now, keep)
+    deleted.rows = {kind: count for kind, count in rows.items() if count}
     return deleted
 
 

@@ -197,5 +197,17 @@ class LegalHold(models.Model):
         )
 
     def __str__(self) -> str:
-        named = [self.caller, self.project, self.group, self.request_id]
-        return f"{', '.join(name for name in named if name) or 'a span of time'}: {self.reason}"
+        return f"{self.names()}: {self.reason}"
+
+    def names(self) -> str:
+        """What it keeps, in words."""
+        said = [
+            f"{field} {value}"
+            for field in ("caller", "project", "group", "request_id")
+            if (value := getattr(self, field))
+        ]
+        if self.started_from is not None:
+            said.append(f"from {timezone.localtime(self.started_from):%Y-%m-%d %H:%M}")
+        if self.started_before is not None:
+            said.append(f"to {timezone.localtime(self.started_before):%Y-%m-%d %H:%M}")
+        return ", ".join(said).replace("request_id ", "")

@@ -111,11 +111,11 @@ class Histogram:
         return made
 
 
-def merged(parts: Iterable[bytes]) -> Histogram:
+def merged(parts: Iterable[bytes | memoryview]) -> Histogram:
     """Of the columns of many rollup rows. Raises `BadHistogram`."""
     whole = Histogram()
     for part in parts:
-        whole.merge(Histogram.from_bytes(part))
+        whole.merge(Histogram.from_bytes(bytes(part)))
     return whole
 
 

@@ -1,11 +1,12 @@
 """Raw rows for tests of what is made of them."""
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -67,6 +68,20 @@ def save(exchanges: Sequence[Exchange], *, detail: bool = False) -> None:
             touched = TouchedHour.objects.filter(hour=hour)
             if not touched.update(sequence=F("sequence") + 1):
                 TouchedHour.objects.create(hour=hour, touched_at=timezone.now())
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """In a thread of its own, which has a connection of its own."""
+
+    def working() -> None:
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=working)
+    thread.start()
+    thread.join()
 
 
 def save_detail(exchanges: Sequence[Exchange]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from reports.retention import Plan, plan, run
+from reports.retention import KINDS, Plan, plan, run
 
 
 class Command(BaseCommand):
@@ -21,8 +21,8 @@ class Command(BaseCommand):
             self.stdout.write("Nothing was deleted. With --apply it is.")
             return
         deleted = run()
-        for kind, rows in deleted.rows.items():
-            self.stdout.write(f"deleted {kind}: {_amount(kind, rows)}")
+        for kind in KINDS:
+            self.stdout.write(f"deleted {kind}: {_amount(kind, deleted.rows.get(kind, 0))}")
         for kind, why in deleted.waiting.items():
             self.stdout.write(f"waiting {kind}: {why}")
 
