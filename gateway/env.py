@@ -593,6 +593,30 @@ class Environment:
         "0.05",
         "How long retention lets others write between two transactions.",
     )
+    report_max_days: int = _variable(
+        "PILOTAGE_REPORT_MAX_DAYS",
+        Integer(1, 3_660),
+        "400",
+        "The longest period that a report can be about, in days.",
+    )
+    report_page_rows: int = _variable(
+        "PILOTAGE_REPORT_PAGE_ROWS",
+        Integer(5, 500),
+        "50",
+        "Exchanges on one page of a list.",
+    )
+    report_search_rows: int = _variable(
+        "PILOTAGE_REPORT_SEARCH_ROWS",
+        Integer(100, 10_000_000),
+        "50000",
+        "How many exchanges one page looks through, from the newest on, for those that match or are odd.",
+    )
+    report_export_rows: int = _variable(
+        "PILOTAGE_REPORT_EXPORT_ROWS",
+        Integer(1, 100_000_000),
+        "100000",
+        "How many exchanges one export holds at most.",
+    )
     task_soft_seconds: int = _variable(
         "PILOTAGE_TASK_SOFT_SECONDS",
         Integer(1, 86_400),

@@ -252,6 +252,16 @@ def _page(title: str, icon: str, model: str) -> dict[str, Any]:
     }
 
 
+def _report(title: str, icon: str, slug: str, right: str = "reports.view_dailyrollup") -> dict[str, Any]:
+    """A report's link in the sidebar."""
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy("reports:report", args=[slug]),
+        "permission": lambda request: request.user.has_perm(right),
+    }
+
+
 UNFOLD = {
     "SITE_TITLE": "Pilotage",
     "SITE_HEADER": "Pilotage",
@@ -270,6 +280,13 @@ UNFOLD = {
         "show_all_applications": False,
         "navigation": [
             {"items": [{"title": "Overview", "icon": "dashboard", "link": reverse_lazy("admin:index")}]},
+            {
+                "title": "Reports",
+                "items": [
+                    _report("Usage", "bar_chart", "usage"),
+                    _report("Cost", "payments", "cost"),
+                ],
+            },
             {
                 "title": "Routing",
                 "items": [

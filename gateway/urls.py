@@ -1,7 +1,7 @@
 """The pages that Django serves. `/v1/`, `/healthz`, `/readyz` and `HEAD /` never come here: see `gateway.asgi`."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 from gateway.metrics.page import metrics
@@ -9,6 +9,7 @@ from gateway.statics import static_file
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
+    path("admin/reports/", include("reports.urls")),
     path("admin/", admin.site.urls),
     path("metrics", metrics, name="metrics"),
     path("static/<path:name>", static_file, name="static"),

@@ -1,0 +1,30 @@
+"""All reports by name, and how one is made: for the pages, the exports and whoever makes them on a schedule."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from reports import report_usage
+from reports.filters import Filters
+from reports.queries import Scope, scope
+from reports.tables import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    title: str
+    icon: str
+    """Of the sidebar."""
+    build: Callable[[Filters, Scope], Report]
+
+
+REPORTS: Final[Mapping[str, Entry]] = {
+    "usage": Entry(title="Usage", icon="bar_chart", build=report_usage.usage),
+    "cost": Entry(title="Cost", icon="payments", build=report_usage.cost),
+}
+"""All are made of sums."""
+
+
+def build(slug: str, filters: Filters) -> Report:
+    """Raises `KeyError` for a name that is not in `REPORTS`."""
+    return REPORTS[slug].build(filters, scope(filters))
