@@ -25,13 +25,16 @@ class LegalHoldAdmin(ModelAdmin):
         (
             "What is kept",
             {
-                "fields": (("caller", "project"), ("group", "request_id"), ("started_from", "started_before")),
+                "fields": (("caller", "project"), ("group", "request_id"), "started_from", "started_before"),
                 "description": "Exchanges that match everything filled in are kept with their detail, whatever their "
                 "age. What has already been deleted does not come back.",
             },
         ),
         ("Why and until when", {"fields": ("reason", "released_at", ("created_by", "created_at"))}),
     )
+
+    def get_fieldsets(self, request: HttpRequest, obj: LegalHold | None = None) -> Any:
+        return self.fieldsets if obj is not None else (self.fieldsets[0], ("Why", {"fields": ("reason",)}))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
