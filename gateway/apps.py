@@ -10,6 +10,9 @@ class GatewayConfig(AppConfig):
     def ready(self) -> None:
         from accounts import groups
         from gateway import checks  # noqa: F401 - registers them
+        from gateway.list_prices import entered_prices
+        from reports import price_list
         from routing.models import ModelGroup
 
         groups.register(lambda: ModelGroup.objects.values_list("name", flat=True))
+        price_list.register(entered_prices)

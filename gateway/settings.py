@@ -42,6 +42,9 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "gateway",
     "routing",
     "accounts",
@@ -209,6 +212,33 @@ X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 """A group's page sends some thirty fields for every target."""
 
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "reports.api.access.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["reports.api.access.MayRead"],
+    "DEFAULT_THROTTLE_CLASSES": ["reports.api.throttle.PerIdentity"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "reports.api.negotiation.AlwaysTheFirst",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "reports.api.errors.answer_of",
+    "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_METADATA_CLASS": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Pilotage",
+    "DESCRIPTION": "What the gateway did: requests, their evidence, and sums. Read only.",
+    "VERSION": "1",
+    "SCHEMA_PATH_PREFIX": "/api/",
+    "SERVE_PERMISSIONS": ["reports.api.access.MayRead"],
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
+}
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -285,6 +315,10 @@ UNFOLD = {
                 "items": [
                     _report("Usage", "bar_chart", "usage"),
                     _report("Cost", "payments", "cost"),
+                    _report("Savings", "savings", "savings"),
+                    _report("Performance", "speed", "performance"),
+                    _report("Routing decisions", "alt_route", "decisions"),
+                    _report("Reliability", "health_and_safety", "reliability"),
                 ],
             },
             {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from reports import report_usage
+from reports import report_decisions, report_performance, report_reliability, report_savings, report_usage
 from reports.filters import Filters
 from reports.queries import Scope, scope
 from reports.tables import Report
@@ -21,6 +21,10 @@ class Entry:
 REPORTS: Final[Mapping[str, Entry]] = {
     "usage": Entry(title="Usage", icon="bar_chart", build=report_usage.usage),
     "cost": Entry(title="Cost", icon="payments", build=report_usage.cost),
+    "savings": Entry(title="Savings", icon="savings", build=report_savings.savings),
+    "performance": Entry(title="Performance", icon="speed", build=report_performance.performance),
+    "decisions": Entry(title="Routing decisions", icon="alt_route", build=report_decisions.decisions),
+    "reliability": Entry(title="Reliability", icon="health_and_safety", build=report_reliability.reliability),
 }
 """All are made of sums."""
 

@@ -119,8 +119,11 @@ def streamed(
 
 async def _asynchronously(pieces: Iterator[str]) -> AsyncIterator[str]:
     """Each piece is made in the request's own thread, where its database connection is."""
-    following = sync_to_async(next)
-    while (piece := await following(pieces, None)) is not None:
+
+    def following() -> str | None:
+        return next(pieces, None)
+
+    while (piece := await sync_to_async(following)()) is not None:
         yield piece
 
 

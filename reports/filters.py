@@ -1,6 +1,6 @@
 """What a report is about: a period of a zone and names, read from the address and kept in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -128,8 +128,16 @@ def _hour_label(start: datetime, filters: Filters) -> str:
 class FilterForm(forms.Form):
     """Reads filters. Give it `request.GET`; what is absent has its default."""
 
-    def __init__(self, data: Mapping[str, Any], *, now: datetime, names: Mapping[str, list[str]] | None = None) -> None:
-        """`names`: what can be chosen for each of `NAMES`; what was asked for is added to it."""
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        *,
+        now: datetime,
+        names: Mapping[str, list[str]] | None = None,
+        baselines: Sequence[str] | None = None,
+    ) -> None:
+        """`names`: what can be chosen for each of `NAMES`; what was asked for is added to it. `baselines`: what savings
+        can be measured against; `None` where the question does not arise."""
         super().__init__({"period": DEFAULT, "zone": report_zone().key, **dict(data.items())})
         self._now = now
         periods = forms.ChoiceField(choices=list(PERIODS.items()))
@@ -145,7 +153,12 @@ class FilterForm(forms.Form):
             self.fields[name] = forms.CharField(
                 required=False, max_length=LONGEST_NAME, widget=forms.Select(choices=choices)
             )
-        self.fields["baseline"] = forms.CharField(required=False, max_length=2 * LONGEST_NAME, widget=forms.HiddenInput)
+        against: forms.Widget = forms.HiddenInput()
+        if baselines is not None:
+            asked = [str(data["baseline"])] if data.get("baseline") and data["baseline"] not in baselines else []
+            known = [(name, name) for name in (*baselines, *asked)]
+            against = forms.Select(choices=[("", "Most expensive target of each group"), *known])
+        self.fields["baseline"] = forms.CharField(required=False, max_length=2 * LONGEST_NAME, widget=against)
 
     @property
     def zones(self) -> list[str]:

@@ -35,7 +35,7 @@ class Source:
     """Of daily rows. `None`: none."""
     slots: Q | None
 
-    def sums(self, measures: Sequence[str], *, by: Sequence[str] = (), over_time: bool = False) -> dict[Key, Sums]:
+    def sums(self, measures: Sequence[str], *, by: Sequence[str] = (), over_time: bool = False) -> Mapping[Key, Sums]:
         """Grouped by columns of `reports.core.rollup.DIMENSIONS`, within the filters' names."""
         found: dict[Key, dict[str, int]] = {}
         for rows, time in self._rows():
@@ -52,7 +52,7 @@ class Source:
 
     def total(self, measures: Sequence[str]) -> dict[str, int]:
         """Zeros where there is nothing."""
-        return {name: 0 for name in measures} | dict(self.sums(measures).get((), {}))
+        return dict.fromkeys(measures, 0) | dict(self.sums(measures).get((), {}))
 
     def histograms(self, times: Sequence[str], *, by: Sequence[str] = ()) -> dict[Key, tuple[Histogram, ...]]:
         """Over time: the bucket's place comes first in a key. One histogram for each of `times`, of exchanges that were

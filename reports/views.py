@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from reports import exports
 from reports.catalogue import REPORTS
 from reports.filters import FilterForm, Filters
+from reports.price_list import list_prices
 from reports.queries import scope
 from reports.rollups import report_zone
 
@@ -46,7 +47,8 @@ def report(request: HttpRequest, slug: str) -> HttpResponseBase:
     entry = REPORTS.get(slug)
     if entry is None:
         raise Http404
-    form = FilterForm(request.GET, now=timezone.now())
+    baselines = list(list_prices()) if slug == "savings" else None
+    form = FilterForm(request.GET, now=timezone.now(), baselines=baselines)
     if not form.is_valid():
         return _refused(request, form, entry.title)
     filters = form.filters()
@@ -56,7 +58,7 @@ def report(request: HttpRequest, slug: str) -> HttpResponseBase:
     if format in exports.FORMATS:
         return _exported(request, made, filters, format)
     names = asked.now.names()
-    form = FilterForm(request.GET, now=filters.now, names=names)
+    form = FilterForm(request.GET, now=filters.now, names=names, baselines=baselines)
     form.is_valid()
     return page(request, "reports/report.html", entry.title, form=form, filters=filters, report=made)
 
