@@ -617,6 +617,27 @@ class Environment:
         "100000",
         "How many exchanges one export holds at most.",
     )
+    api_requests_per_minute: int = _variable(
+        "PILOTAGE_API_REQUESTS_PER_MINUTE",
+        Integer(0, 1_000_000),
+        "300",
+        "Requests to `/api/` that one process takes in a minute from a user, or from a caller. 0: any number.",
+    )
+    api_page_size: int = _variable(
+        "PILOTAGE_API_PAGE_SIZE",
+        Integer(1, 10_000),
+        "100",
+        "Rows of a page of the API that does not say how many; never more than PILOTAGE_API_MAX_PAGE_SIZE.",
+    )
+    api_max_page_size: int = _variable(
+        "PILOTAGE_API_MAX_PAGE_SIZE", Integer(1, 10_000), "1000", "The most rows that a page of the API may have."
+    )
+    api_query_seconds: float = _variable(
+        "PILOTAGE_API_QUERY_SECONDS",
+        Number(0.05, 600, "seconds"),
+        "10",
+        "How long the database may work on an answer of the API; what takes longer is answered 503.",
+    )
     task_soft_seconds: int = _variable(
         "PILOTAGE_TASK_SOFT_SECONDS",
         Integer(1, 86_400),

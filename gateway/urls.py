@@ -11,6 +11,13 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("admin/reports/", include("reports.urls")),
     path("admin/", admin.site.urls),
+    path("api/", include("reports.api.urls")),
     path("metrics", metrics, name="metrics"),
     path("static/<path:name>", static_file, name="static"),
 ]
+
+# Pages of Django, but for what is asked of the API.
+handler400 = "reports.api.errors.bad_request"
+handler403 = "reports.api.errors.permission_denied"
+handler404 = "reports.api.errors.page_not_found"
+handler500 = "reports.api.errors.server_error"

@@ -1,0 +1,92 @@
+"""Two projects, callers and users of every kind, and what is asked of the API in their name."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.utils import timezone
+
+from accounts import tokens
+from accounts.models import Caller
+from reports.rollups import roll
+from tests.reports.rows import an_exchange, save
+
+NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
+CALLERS: dict[str, dict[str, Any]] = {
+    "team": {"project": "search"},
+    "mate": {"project": "search"},
+    "open": {"project": "search", "see_routing": True},
+    "rival": {"project": "ads", "see_routing": True},
+    "loner": {"project": ""},
+    "other-loner": {"project": "", "see_routing": True},
+    "gone": {"project": "search", "active": False},
+}
+"""By name. `open` sees routing, `gone` is inactive; the loners have no project."""
+PROJECTS = {name: said["project"] for name, said in CALLERS.items()}
+USERS = ("admin", "reader", "clerk", "visitor")
+"""A superuser, staff with the permission, staff without, and a user who is not staff but has the permission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    secrets: dict[str, str]
+    """Tokens by caller; `revoked` and `expired` too."""
+
+    def client(self, who: str) -> Client:
+        """`who`: a caller, a user, `revoked`, `expired`, or `nobody`."""
+        if who in self.secrets:
+            return Client(headers={"Authorization": f"Bearer {self.secrets[who]}"})
+        client = Client()
+        if who in USERS:
+            client.force_login(User.objects.get(username=who))
+        return client
+
+    def get(self, who: str, path: str, **parameters: Any) -> Any:
+        return self.client(who).get(f"/api/{path}", parameters)
+
+
+def prepare() -> Ground:
+    """Callers, tokens and users, without any exchange."""
+    rows = {name: Caller.objects.create(name=name, allow=["*"], **said) for name, said in CALLERS.items()}
+    secrets = {name: tokens.issue(row)[1] for name, row in rows.items()}
+    revoked, secrets["revoked"] = tokens.issue(rows["team"])
+    tokens.revoke(revoked)
+    expired, secrets["expired"] = tokens.issue(rows["team"])
+    expired.expires_at = timezone.now() - timedelta(seconds=1)
+    expired.save()
+    permission = Permission.objects.get(codename="view_exchange")
+    User.objects.create_superuser("admin", password="x")
+    for name, staff, allowed in (("reader", True, True), ("clerk", True, False), ("visitor", False, True)):
+        user = User.objects.create_user(name, is_staff=staff)
+        if allowed:
+            user.user_permissions.add(permission)
+    return Ground(secrets=secrets)
+
+
+def happened(count: int = 3) -> None:
+    """`count` exchanges of each active caller, a quarter of an hour apart from noon on, with detail, summed."""
+    exchanges = [
+        an_exchange(
+            NOON + timedelta(minutes=15 * number, microseconds=place),
+            request_id=f"req_{name}_{number}",
+            caller=name,
+            project=PROJECTS[name],
+            environment=f"env-{name}",
+            token=f"plt_{name}"[:12],
+            error_detail="revoked" if number == 1 else "",
+            error_code=f"error_{name}" if number == 1 else "",
+            cost_microdollars=None if number == 2 else 1_000 + number,
+            stream=number == 0,
+            fell_back=number == 1,
+            provider=f"paris-{name}",
+            signals=["cost"],
+        )
+        for number in range(count)
+        for place, name in enumerate(CALLERS)
+        if name != "gone"
+    ]
+    save(exchanges, detail=True)
+    roll(now=LATER)
