@@ -8,8 +8,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.db.models import Sum
+from django.test.utils import CaptureQueriesContext
 
 from reports import rollups
 from reports.core.latency import Histogram, bucket_of, merged
@@ -127,6 +128,27 @@ def test_days_add_up_to_the_rows_around_the_changes_of_the_clock(database, zone_
         } == {
             day: histogram_of(e.duration_ms for e in exchanges if day_of(e.started_at, zone) == day) for day in by_day
         }
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "day", "dollars"),
+    [
+        ("America/New_York", "2026-03-08", 46),
+        ("America/New_York", "2026-11-01", 50),
+        ("Asia/Kolkata", "2026-03-08", 48),
+        ("Australia/Lord_Howe", "2026-04-05", 49),
+        ("America/Santiago", "2026-09-06", 46),
+    ],
+)
+def test_a_dollar_every_half_hour_is_as_many_as_the_day_has(database, zone_name, day, dollars):
+    zone, today = ZoneInfo(zone_name), date.fromisoformat(day)
+    span = day_span(today, zone)
+    halves = range(-2, dollars + 2)
+    save([an_exchange(span.start + timedelta(minutes=30 * half), cost_microdollars=1_000_000) for half in halves])
+    roll(now=LATER, zone=zone)
+    assert list(DailyRollup.objects.order_by("day").values_list("day", "cost_microdollars")) == [
+        (today - timedelta(days=1), 2_000_000), (today, dollars * 1_000_000), (today + timedelta(days=1), 2_000_000)
+    ]  # fmt: skip
 
 
 def histogram_of(values: Iterable[float | None]) -> Histogram:
@@ -360,3 +382,15 @@ def test_decisions_are_counted_by_bucket(database):
 def test_a_first_day_without_a_last_is_refused():
     with pytest.raises(ValueError, match="both the first and the last"):
         roll(DAY)
+
+
+def test_ten_times_the_rows_take_no_more_statements(database):
+    asked = []
+    for count in (20, 200):
+        Exchange.objects.all().delete()
+        save([an_exchange(NOON + timedelta(seconds=n)) for n in range(count)])
+        with CaptureQueriesContext(connection) as captured:
+            roll(DAY, DAY, now=LATER)
+        asked.append(len(captured))
+        assert DailyRollup.objects.get().requests == count
+    assert asked[1] <= asked[0]
