@@ -61,7 +61,7 @@ def asked_until_killed(gateway: GatewayProcess, token: str, *, answers: int) -> 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
 def test_killed_under_load_a_gateway_loses_no_record_of_a_request_whose_upstream_call_had_begun(
     start_simulator: StartSimulator, start_gateway: StartGateway, kills: int
 ) -> None:
@@ -98,7 +98,7 @@ def test_killed_under_load_a_gateway_loses_no_record_of_a_request_whose_upstream
 
 @pytest.mark.parametrize(
     ("before", "away", "after", "per_second"),
-    [(1.0, 2.0, 1.0, 40.0), pytest.param(10.0, 300.0, 10.0, 40.0, marks=[pytest.mark.full, pytest.mark.timeout(600)])],
+    [(1.0, 2.0, 1.0, 40.0), pytest.param(10.0, 300.0, 10.0, 40.0, marks=[pytest.mark.full, pytest.mark.timeout(900)])],
 )
 def test_with_its_database_stopped_under_load_the_gateway_notices_nothing_and_the_tables_are_exact_afterwards(
     start_simulator: StartSimulator,

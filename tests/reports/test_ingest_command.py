@@ -98,7 +98,7 @@ def test_it_follows_what_is_written(start, postgres_url, folder, looking_at):
         assert ingest.stop() == 0
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
 def test_killed_in_the_middle_again_and_again_it_leaves_every_record_once(
     start, database, folder, tmp_path, kills, looking_at
 ):
