@@ -19,8 +19,9 @@ from reports.api.errors import CHALLENGE, ApiError
 
 M = TypeVar("M", bound=Model)
 
-PERMISSION = "reports.view_exchange"
-"""What a user of the admin needs, besides being staff."""
+SEES_SUMS = "reports.view_dailyrollup"
+SEES_EXCHANGES = "reports.view_exchange"
+"""What staff needs to see sums, and single exchanges: as for the reports' pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class MayRead(BasePermission):
-    """Callers, and staff with PERMISSION. What a caller sees is for `Viewer` to say."""
+    """Callers, and staff with one of the view's `rights`. What a caller sees is for `Viewer` to say."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if isinstance(request.auth, Token):
@@ -94,7 +95,7 @@ class MayRead(BasePermission):
         user = request.user
         if not user.is_authenticated:
             raise ApiError("not_authenticated")
-        return user.is_active and user.is_staff and user.has_perm(PERMISSION)
+        return user.is_active and user.is_staff and any(map(user.has_perm, view.rights))
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # it registers itself

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from reports.api.access import viewer_of
+from reports.api.access import SEES_SUMS, viewer_of
 from reports.api.errors import ApiError
 from reports.api.parameters import (
     EARLIEST,
@@ -73,6 +73,8 @@ class BucketQuery(Paged):
 
 
 class DecisionViews(Reading):
+    rights = (SEES_SUMS,)
+
     @described(
         query=BucketQuery,
         answer=BucketPageSerializer,

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from reports.api.access import Viewer, viewer_of
+from reports.api.access import SEES_EXCHANGES, Viewer, viewer_of
 from reports.api.errors import ApiError
 from reports.api.evidence import EvidenceSerializer
 from reports.api.money import Usd
@@ -176,6 +176,7 @@ def matching(said: Mapping[str, Any], viewer: Viewer) -> QuerySet[Exchange]:
 
 
 class ExchangeViews(Reading):
+    rights = (SEES_EXCHANGES,)
     lookup_value_regex = "[^/]+"
     lookup_field = "request_id"
 

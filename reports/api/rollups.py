@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from reports.api.access import Viewer, viewer_of
+from reports.api.access import SEES_SUMS, Viewer, viewer_of
 from reports.api.errors import ApiError, BadParameter
 from reports.api.money import usd
 from reports.api.parameters import (
@@ -171,6 +171,8 @@ class DailyQuery(RollupQuery):
 
 
 class HourlyViews(Reading):
+    rights = (SEES_SUMS,)
+
     @described(
         query=HourlyQuery,
         answer=HourPageSerializer,
@@ -198,6 +200,8 @@ class HourlyViews(Reading):
 
 
 class DailyViews(Reading):
+    rights = (SEES_SUMS,)
+
     @described(
         query=DailyQuery,
         answer=DayPageSerializer,

@@ -1,13 +1,14 @@
 """What all addresses of the API have in common."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, viewsets
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from reports.api.access import SEES_EXCHANGES, SEES_SUMS
 from reports.api.errors import ErrorSerializer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,6 +18,7 @@ class ReadOnly:
     """Before `APIView`: refuses other methods before it asks who it is, and lets nothing be kept on the way."""
 
     http_method_names: Sequence[str] = ["get", "head"]
+    rights: ClassVar[Sequence[str]] = (SEES_SUMS, SEES_EXCHANGES)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if (request.method or "").lower() not in self.http_method_names:

@@ -26,8 +26,14 @@ CALLERS: dict[str, dict[str, Any]] = {
 }
 """By name. `open` sees routing, `gone` is inactive; the loners have no project."""
 PROJECTS = {name: said["project"] for name, said in CALLERS.items()}
-USERS = ("admin", "reader", "clerk", "visitor")
-"""A superuser, staff with the permission, staff without, and a user who is not staff but has the permission."""
+USERS: dict[str, tuple[bool, tuple[str, ...]]] = {
+    "reader": (True, ("view_exchange", "view_dailyrollup")),
+    "auditor": (True, ("view_exchange",)),
+    "accountant": (True, ("view_dailyrollup",)),
+    "clerk": (True, ()),
+    "visitor": (False, ("view_exchange", "view_dailyrollup")),
+}
+"""Whether one is staff, and what for. Beside them there is `admin`, a superuser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,7 @@ class Ground:
         if who in self.secrets:
             return Client(headers={"Authorization": f"Bearer {self.secrets[who]}"})
         client = Client()
-        if who in USERS:
+        if who in USERS or who == "admin":
             client.force_login(User.objects.get(username=who))
         return client
 
@@ -57,12 +63,10 @@ def prepare() -> Ground:
     expired, secrets["expired"] = tokens.issue(rows["team"])
     expired.expires_at = timezone.now() - timedelta(seconds=1)
     expired.save()
-    permission = Permission.objects.get(codename="view_exchange")
     User.objects.create_superuser("admin", password="x")
-    for name, staff, allowed in (("reader", True, True), ("clerk", True, False), ("visitor", False, True)):
+    for name, (staff, permissions) in USERS.items():
         user = User.objects.create_user(name, is_staff=staff)
-        if allowed:
-            user.user_permissions.add(permission)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return Ground(secrets=secrets)
 
 
