@@ -106,6 +106,7 @@ def test_what_comes_in_after_its_day_has_gone_is_added_to_it(database):
             (FIRST, 1, 2), (FIRST + timedelta(days=1), 2 + late, 18 + 1_002 + 5 * late), (FIRST + timedelta(days=2), 1, 1_018)
         ]  # fmt: skip
         assert DecisionBucket.objects.filter(dimension="exclusion").aggregate(n=Sum("count"))["n"] == 4 + late
+        assert SlotRollup.objects.aggregate(n=Sum("requests"))["n"] == 4 + late
         run(now=NOW, zone=KATHMANDU, keep=KEEP, sleep=lambda _: None)
         assert rows() == dict.fromkeys(rows(), 0)
 
@@ -286,8 +287,24 @@ def test_after_a_change_of_the_zone_no_day_is_made_of_what_is_left_of_another(da
     assert pending(now=NOW, zone=KATHMANDU) == Pending(days=(FIRST + timedelta(days=2), FIRST + timedelta(days=3)))
     roll(now=NOW, zone=KATHMANDU)
     roll(FIRST, FIRST + timedelta(days=1), now=NOW, zone=KATHMANDU)
+    save([an_exchange(moment(1, 10))])
+    roll(now=NOW, zone=KATHMANDU)
     sums = DailyRollup.objects.filter(zone="Asia/Kathmandu").order_by("day").values_list("day", "requests")
     assert list(sums) == [(FIRST + timedelta(days=2), 2), (FIRST + timedelta(days=3), 1)]
+
+
+def test_detail_of_one_day_goes_batch_by_batch(database):
+    save([an_exchange(moment(0, 12, minute // 3)) for minute in range(7)], detail=True)
+    roll(now=NOW, zone=UTC_ZONE)
+    left: list[int] = []
+
+    def look(_: float) -> None:
+        left.append(Candidate.objects.count())
+        assert len(left) < 9
+
+    assert run(now=NOW, zone=UTC_ZONE, keep=Keep(detail=30), batch=2, sleep=look).rows == {"detail": 21}
+    assert left == [10, 6, 2, 0]
+    assert Exchange.objects.count() == 7
 
 
 def test_others_write_between_two_batches(database):

@@ -318,11 +318,11 @@ def test_a_running_day_is_summed_again_only_after_a_while(database, settings):
 
 
 def test_slots_begin_at_quarters_of_an_hour(database):
-    moments = [NOON, NOON + timedelta(minutes=15, microseconds=-1), NOON + timedelta(minutes=15), NOON + HOUR]
-    save([an_exchange(moment) for moment in moments])
+    quarter, instant = timedelta(minutes=15), timedelta(microseconds=1)
+    save([an_exchange(NOON + quarter * n + before) for n in range(5) for before in (-instant, timedelta(0))])
     roll(now=LATER)
     assert list(SlotRollup.objects.order_by("slot").values_list("slot", "requests")) == [
-        (NOON, 2), (NOON + timedelta(minutes=15), 1), (NOON + HOUR, 1)
+        (NOON - quarter, 1), *((NOON + quarter * n, 2) for n in range(4)), (NOON + HOUR, 1)
     ]  # fmt: skip
 
 
