@@ -319,6 +319,13 @@ UNFOLD = {
                     _report("Performance", "speed", "performance"),
                     _report("Routing decisions", "alt_route", "decisions"),
                     _report("Reliability", "health_and_safety", "reliability"),
+                    _report("Expensive and odd", "troubleshoot", "odd", "reports.view_exchange"),
+                    {
+                        "title": "Exchanges",
+                        "icon": "list_alt",
+                        "link": reverse_lazy("reports:exchanges"),
+                        "permission": lambda request: request.user.has_perm("reports.view_exchange"),
+                    },
                 ],
             },
             {

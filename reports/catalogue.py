@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from reports import report_decisions, report_performance, report_reliability, report_savings, report_usage
+from reports import report_decisions, report_odd, report_performance, report_reliability, report_savings, report_usage
 from reports.filters import Filters
 from reports.queries import Scope, scope
 from reports.tables import Report
@@ -16,6 +16,8 @@ class Entry:
     icon: str
     """Of the sidebar."""
     build: Callable[[Filters, Scope], Report]
+    right: str = "reports.view_dailyrollup"
+    """What one must be allowed to see it."""
 
 
 REPORTS: Final[Mapping[str, Entry]] = {
@@ -25,8 +27,9 @@ REPORTS: Final[Mapping[str, Entry]] = {
     "performance": Entry(title="Performance", icon="speed", build=report_performance.performance),
     "decisions": Entry(title="Routing decisions", icon="alt_route", build=report_decisions.decisions),
     "reliability": Entry(title="Reliability", icon="health_and_safety", build=report_reliability.reliability),
+    "odd": Entry(title="Expensive and odd", icon="troubleshoot", build=report_odd.odd, right="reports.view_exchange"),
 }
-"""All are made of sums."""
+"""All are made of sums, but for the last, which looks at a bounded number of exchanges."""
 
 
 def build(slug: str, filters: Filters) -> Report:

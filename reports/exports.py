@@ -12,7 +12,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.template.loader import render_to_string
 
 from reports.figures import exact_dollars
-from reports.tables import Column, Report, Table, Value
+from reports.tables import Column, Report, Row, Table, Value
 
 Format = Literal["csv", "json", "html"]
 FORMATS: Final[dict[Format, str]] = {
@@ -34,7 +34,7 @@ def neutral(text: str) -> str:
     return f"'{text}" if text.lstrip(" ").startswith(_STARTS_A_FORMULA) or text.startswith(_STARTS_A_FORMULA) else text
 
 
-def cell(value: Value | datetime, column: Column) -> str:
+def cell(value: Value, column: Column) -> str:
     """Of CSV. Money in dollars, times in milliseconds, shares from 0 to 1; what is unknown is empty."""
     if value is None:
         return ""
@@ -91,6 +91,28 @@ def as_json(report: Report, *, only: str = "") -> Iterator[str]:
     yield "}}\n"
 
 
+def rows_as_csv(columns: Sequence[Column], rows: Iterable[Row | None], more: str) -> Iterator[str]:
+    """A long list as it is read. `None` among the rows: there are more than these, which the last line then says."""
+    yield from csv_lines([[neutral(column.name) for column in columns]])
+    for row in rows:
+        values = [more] if row is None else [cell(*each) for each in zip(row.values, columns, strict=True)]
+        yield from csv_lines([values])
+
+
+def rows_as_json(columns: Sequence[Column], rows: Iterable[Row | None], more: str) -> Iterator[str]:
+    """`{"rows": [...], "left_out": null}`; `left_out` says why there are not all."""
+    names = [json_name(column) for column in columns]
+    left_out = None
+    yield '{"rows": ['
+    for number, row in enumerate(rows):
+        if row is None:
+            left_out = more
+            continue
+        entry = dict(zip(names, (_plain(value) for value in row.values), strict=True))
+        yield f"{', ' if number else ''}{json.dumps(entry, ensure_ascii=False)}"
+    yield f'], "left_out": {json.dumps(left_out)}}}\n'
+
+
 def json_name(column: Column) -> str:
     if column.kind not in ("usd", "price"):
         return column.name
@@ -142,7 +164,7 @@ def _card(value: Value, before: Value, kind: str) -> dict[str, Any]:
     return {"value": _plain(value), "before": _plain(before), "unit": unit}
 
 
-def _plain(value: Value | datetime) -> Any:
+def _plain(value: Value) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     return round(value, 6) if isinstance(value, float) else value

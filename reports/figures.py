@@ -9,7 +9,7 @@ from reports.tables import Card, Kind, Value
 NOTHING = "–"
 
 
-def shown(value: Value | datetime, kind: Kind, zone: ZoneInfo | None = None) -> str:
+def shown(value: Value, kind: Kind, zone: ZoneInfo | None = None) -> str:
     """`None` is a dash, and of money the word: a price that is not known is not free."""
     if value is None:
         return "unknown" if kind in ("usd", "price") else NOTHING

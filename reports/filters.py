@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from django import forms
 from django.conf import settings
+from django.db.models import Q
 
-from reports.core.rollup import HOUR, SLOT, Span, day_of, day_span, slot_of
+from reports.core.rollup import HOUR, OUTCOMES, SLOT, Span, day_of, day_span, slot_of
 from reports.rollups import report_zone
 
 Period = Literal["today", "7d", "30d", "month", "custom"]
@@ -25,6 +26,14 @@ PERIODS: Final[Mapping[Period, str]] = {
 DEFAULT: Final[Period] = "7d"
 NAMES: Final = ("group", "caller", "project", "provider", "model")
 """Columns that exchanges and their sums have alike."""
+ODDITIES: Final[Mapping[str, tuple[str, Q]]] = {
+    "failed": ("Failed", Q(outcome__in=("upstream_failed", "upstream_truncated", "internal_error", "aborted"))),
+    "fell_back": ("With a fallback", Q(fell_back=True)),
+    "cost_unknown": ("Cost not known", Q(cost_microdollars=None)),
+    "estimated": ("Usage estimated or inconsistent", Q(usage_quality__in=("estimated", "inconsistent"))),
+    "held": ("Under legal hold", Q(legal_hold=True)),
+}
+"""What a list of exchanges can be narrowed to."""
 HOURLY_DAYS: Final = 2
 """Periods up to so many days are shown by hours."""
 LONGEST_NAME: Final = 200
@@ -187,6 +196,11 @@ class FilterForm(forms.Form):
                 self.add_error("from", "Years from 1971 to 9989 can be shown.")
         return said
 
+    @property
+    def extra(self) -> dict[str, str]:
+        """What a longer form asks for beside the filters, where it was said."""
+        return {}
+
     def filters(self) -> Filters:
         """Only when the form is valid."""
         said = self.cleaned_data
@@ -201,3 +215,18 @@ class FilterForm(forms.Form):
         }[said["period"]]
         names = {name: said[name] for name in (*NAMES, "baseline")}
         return Filters(period=said["period"], first=first, last=last, zone=zone, now=self._now, **names)
+
+
+class ExchangeForm(FilterForm):
+    """Of the list of exchanges."""
+
+    def __init__(self, data: Mapping[str, Any], *, now: datetime, names: Mapping[str, list[str]] | None = None) -> None:
+        super().__init__(data, now=now, names=names)
+        outcomes = [("", "All outcomes"), *((word, word.replace("_", " ")) for word in OUTCOMES)]
+        self.fields["outcome"] = forms.ChoiceField(choices=outcomes, required=False)
+        odd = [("", "All"), *((word, title) for word, (title, _) in ODDITIES.items())]
+        self.fields["only"] = forms.ChoiceField(choices=odd, required=False)
+
+    @property
+    def extra(self) -> dict[str, str]:
+        return {name: said for name in ("outcome", "only") if (said := self.cleaned_data[name])}

@@ -163,4 +163,4 @@ def _by_target(filters: Filters, found: Mapping[Key, Times], sums: Mapping[Key, 
 
 
 def _busiest(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (-int(row.values[1] or 0), str(row.values[0])))
+    return sorted(rows, key=lambda row: (-float(str(row.values[1] or 0)), str(row.values[0])))

@@ -1,14 +1,15 @@
 """What a report is made of, as plain values: pages, exports and scheduled reports show the same one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 Kind = Literal["text", "exchange", "time", "count", "number", "usd", "price", "ms", "share", "bytes"]
 """How a value is written. `usd`: micro-dollars; `price`: micro-dollars per million tokens; `share`: 0 to 1; `ms`:
 milliseconds; `exchange`: an `x-request-id`, which leads to its evidence; `number`: with up to three digits."""
 
-Value = str | int | float | None
+Value = str | int | float | datetime | None
 """`None`: unknown, or nothing to say; never zero."""
 
 
@@ -34,7 +35,7 @@ class Table:
     slug: str
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Iterable[Row]
     note: str = ""
     empty: str = "Nothing in this period."
     under_chart: bool = False

@@ -1,6 +1,5 @@
 """How the reports' templates write figures and draw charts."""
 
-from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from django import template
@@ -12,7 +11,7 @@ register = template.Library()
 
 
 @register.simple_tag
-def figure(value: Value | datetime, kind: Kind, zone: ZoneInfo | None = None) -> str:
+def figure(value: Value, kind: Kind, zone: ZoneInfo | None = None) -> str:
     return figures.shown(value, kind, zone)
 
 
