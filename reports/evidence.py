@@ -12,7 +12,7 @@ from django.conf import settings
 
 from reports.core.cost import Line, Prices, Tokens, arithmetic
 from reports.core.record import EndRecord, IntentRecord
-from reports.ingest_files import SpoolReader
+from reports.ingest_files import IDENTITY, SpoolReader
 from reports.ingest_rows import ABORTED, LONGEST_TEXT, Rows, columns
 from reports.models import Attempt, Candidate, Exchange, Exclusion, OpenExchange, SpoolFile, Transition
 from reports.spool import decode_line
@@ -226,7 +226,11 @@ def _detail(row: Attempt | Candidate | Exclusion | Transition) -> Section:
 def _in_spool(request_id: str, directory: Path) -> EndRecord | IntentRecord | None:
     """Its end, else its intent, behind what has been ingested. A file is searched, not read line by line."""
     reader = SpoolReader(directory)
-    offsets = dict(SpoolFile.objects.values_list("name", "offset"))
+    try:
+        identity = (directory / IDENTITY).read_text().strip()
+    except OSError:  # nothing has been ingested from here
+        identity = ""
+    offsets = dict(SpoolFile.objects.filter(spool=identity).values_list("name", "offset"))
     best: EndRecord | IntentRecord | None = None
     for source in reader.sources():
         for record in _with_id(directory / source.name, request_id, offsets.get(source.name, 0)):

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from reports.evidence import Evidence, as_document, evidence
 from reports.evidence_text import as_text
 from reports.ingest import Ingest
-from reports.models import Attempt, Candidate, Exchange, Exclusion
+from reports.models import Attempt, Candidate, Exchange, Exclusion, SpoolFile
 from tests.reports.records import a_spool, add, an_attempt, an_end, an_intent
 
 
@@ -193,6 +193,14 @@ def test_in_the_spool_an_end_is_worth_more_than_its_intent_and_nothing_that_has_
     assert evidence("req_1", spool=folder).completeness == "in_progress"
     Ingest(folder).cycle()
     assert evidence("req_1", spool=folder).completeness == "complete"
+    spool.close()
+
+
+def test_how_far_another_hosts_file_of_the_same_name_was_read_says_nothing(database, folder):
+    spool = a_spool(folder, [an_end()])
+    [path] = folder.glob("*.jsonl")
+    SpoolFile.objects.create(spool="another", name=path.name, offset=path.stat().st_size)
+    assert evidence("req_1", spool=folder).completeness == "not_ingested_yet"
     spool.close()
 
 
