@@ -1,4 +1,4 @@
-"""What the admin's first page says: what is served, what is set up, and what comes next. Shows each person what they may see."""
+"""What the admin's first page says: how things stand, what is set up, and what comes next. Shows each person what they may see."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import Caller, Token
+from gateway import standing
 from gateway.models import Revision
+from reports.rollups import report_zone
 from routing.admin import credential
 from routing.key_files import is_there
 from routing.models import ModelGroup, Provider, ProviderModel, Target
@@ -44,10 +46,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """What is allowed and yet keeps requests from being answered."""
+    """What is allowed and yet keeps requests from being answered, or wants somebody to look at it."""
 
     text: str
-    url: str
+    url: str | None
+    """`None`: no page can change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +65,20 @@ def add_overview(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any
     """The theme calls it for the first page."""
     steps = _steps(request)
     complete = all(step.done for step in steps)
+    now = timezone.now()
+    checks = standing.health(now=now) if _may_view(request, "gateway.revision") else []
+    traffic = standing.traffic(now=now) if _may_view(request, "reports.dailyrollup") else None
+    needs = [Attention(text=text, url=url) for text, url in standing.needs(checks, traffic)]
     return {
         **context,
+        "checks": checks,
+        "traffic": traffic,
+        "zone": report_zone(),
+        "may_find": _may_view(request, "reports.exchange"),
         "serving": Revision.objects.first() if _may_view(request, "gateway.revision") else None,
         "counts": _counts(request),
         "steps": () if complete else steps,
-        "attention": _attention(request)[:SHOWN_ATTENTION],
+        "attention": [*_attention(request), *needs][:SHOWN_ATTENTION],
         "example": _example(request) if complete else None,
         "revisions": Revision.objects.all()[:RECENT_REVISIONS] if _may_view(request, "gateway.revision") else (),
     }

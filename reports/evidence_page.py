@@ -96,8 +96,8 @@ def told(found: Evidence) -> Told:
             ("Flags", found.decision.get("flags")),
         ),
         candidates=_candidates(found),
-        scores=_matrix(found, "scores", "score-values", "Single scores", _score),
-        terms=_matrix(found, "terms", "terms", "Score terms", _term),
+        scores=_matrix(found, "scores", "score-values", "Single scores", "Score", _score),
+        terms=_matrix(found, "terms", "terms", "Score terms", "Term", _term),
         exclusions=_exclusions(found),
         timeline=_timeline(found),
         attempts=_attempts(found),
@@ -187,7 +187,9 @@ def _candidates(found: Evidence) -> Table:
     )
 
 
-def _matrix(found: Evidence, part: str, slug: str, title: str, write: Callable[[Mapping[str, Any]], str]) -> Table:
+def _matrix(
+    found: Evidence, part: str, slug: str, title: str, first: str, write: Callable[[Mapping[str, Any]], str]
+) -> Table:
     """A row for each name, a column for each candidate."""
     names = list(dict.fromkeys(entry["name"] for each in found.candidates for entry in each[part]))
     columns = [{entry["name"]: write(entry) for entry in each[part]} for each in found.candidates]
@@ -195,7 +197,7 @@ def _matrix(found: Evidence, part: str, slug: str, title: str, write: Callable[[
         slug=slug,
         title=title,
         columns=[
-            Column(name="name", title=title),
+            Column(name="name", title=first),
             *(Column(name=each["target"], title=each["target"]) for each in found.candidates),
         ],
         rows=[Row(values=[name, *(column.get(name, "") for column in columns)]) for name in names],

@@ -59,7 +59,7 @@ def milliseconds(value: float) -> str:
         return f"{minutes:,} min {seconds} s"
     if value >= 1_000:
         return f"{value / 1000:,.2f} s" if value < 10_000 else f"{value / 1000:,.1f} s"
-    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+    return f"{value:.0f} ms" if value >= 10 or value == 0 else f"{value:.1f} ms"
 
 
 def percent(share: float) -> str:

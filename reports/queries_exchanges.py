@@ -19,12 +19,12 @@ COLUMNS: Final[Sequence[Column]] = (
     Column(name="group", title="Model group"),
     Column(name="target", title="Target"),
     Column(name="outcome", title="Outcome"),
-    Column(name="status", title="Status", kind="count"),
-    Column(name="attempts", title="Attempts", kind="count"),
+    Column(name="duration_ms", title="Duration", kind="ms"),
+    Column(name="cost_usd", title="Cost", kind="usd"),
     Column(name="input_tokens", title="Input", kind="count"),
     Column(name="output_tokens", title="Output", kind="count"),
-    Column(name="cost_usd", title="Cost", kind="usd"),
-    Column(name="duration_ms", title="Duration", kind="ms"),
+    Column(name="attempts", title="Attempts", kind="count"),
+    Column(name="status", title="Status", kind="count"),
 )
 _READ: Final = (
     "request_id",
@@ -33,15 +33,15 @@ _READ: Final = (
     "group",
     "target",
     "outcome",
-    "status",
+    "duration_ms",
+    "cost_microdollars",
+    "output_tokens",
     "attempt_count",
+    "status",
     "input_tokens",
     "cache_read_tokens",
     "cache_write_5m_tokens",
     "cache_write_1h_tokens",
-    "output_tokens",
-    "cost_microdollars",
-    "duration_ms",
 )
 _INDEXED: Final = ("caller", "project", "group")
 """Each has an index with the time; the first that is filtered by is used."""
@@ -165,7 +165,6 @@ def _after(rows: "QuerySet[Exchange]", after: Cursor | None) -> "QuerySet[Exchan
 
 
 def _row(read: Sequence[Any]) -> Row:
-    *before, fresh, cached, short, long, output, microdollars, duration = read
-    inputs = [fresh, cached, short, long]
-    tokens = None if fresh is None else sum(count or 0 for count in inputs)
-    return Row(values=[*before, tokens, output, microdollars, duration])
+    *names, duration, microdollars, output, attempts, status, fresh, cached, short, long = read
+    tokens = None if fresh is None else fresh + (cached or 0) + (short or 0) + (long or 0)
+    return Row(values=[*names, duration, microdollars, tokens, output, attempts, status])

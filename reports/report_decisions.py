@@ -196,7 +196,7 @@ def _listed(slug: str, title: str, found: Mapping[tuple[str, str], int]) -> Tabl
         slug=slug,
         title=title,
         columns=[
-            Column(name="what", title=title),
+            Column(name="what", title="Value"),
             Column(name="group", title="Model group"),
             Column(name="count", title="Times", kind="count"),
         ],
