@@ -175,7 +175,8 @@ def page_size() -> int:
 
 def read_parameters(query: type[Query], given: QueryDict, viewer: Viewer) -> Mapping[str, Any]:
     """Values by name, of those that were given. Raises `ApiError`."""
-    known = query().fields
+    read = query(data={})
+    known = read.fields
     problems = [_unknown(name, known) for name in given if name not in known]
     data: dict[str, Any] = {}
     for name, values in given.lists():
@@ -187,7 +188,7 @@ def read_parameters(query: type[Query], given: QueryDict, viewer: Viewer) -> Map
             data[name] = values[0]
         else:
             problems.append(BadParameter(name=name, message="It was given more than once.", expected="one value"))
-    read = query(data=data)
+    read.initial_data = data
     read.is_valid()
     for name, errors in read.errors.items():
         message = " ".join(dict.fromkeys(_messages(errors)))

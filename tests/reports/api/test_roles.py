@@ -136,9 +136,10 @@ def rows_of(ground: Ground, role: str, path: str, parameters: dict[str, Any]) ->
 @pytest.mark.parametrize("path", LISTS)
 def test_no_parameter_shows_a_caller_what_is_anothers(busy: Ground, path: str) -> None:
     query, whose = LISTS[path]
-    seen: dict[str, set[tuple[str, str]]] = {role: set() for role in ACTIVE}
+    roles = ("team", "open", "rival", "loner", "other-loner")
+    seen: dict[str, set[tuple[str, str]]] = {role: set() for role in roles}
     tried = set()
-    for role in ACTIVE:
+    for role in roles:
         for name in query().fields:
             values = [value for victim in ("team", "rival", "loner") for value in values_of(name, victim)]
             for value in {repr(value): value for value in values}.values():
@@ -147,11 +148,9 @@ def test_no_parameter_shows_a_caller_what_is_anothers(busy: Ground, path: str) -
                     who = row.get("by", row)
                     seen[role].add((who["project"], who["caller"]))
     assert tried == set(query().fields) - {"cursor"}
-    projects = {
-        role: {(PROJECTS[each], each) for each in ACTIVE if PROJECTS[each] == PROJECTS[role]} for role in ACTIVE
-    }
+    projects = {role: {(PROJECTS[each], each) for each in ACTIVE if PROJECTS[each] == PROJECTS[role]} for role in roles}
     alone = {role: {("", role)} for role in ("loner", "other-loner")}
-    nothing: dict[str, set[Any]] = {role: set() for role in ACTIVE}
+    nothing: dict[str, set[Any]] = {role: set() for role in roles}
     assert seen == (nothing if path == "decisions/daily/" else {**projects, **alone})
 
 
