@@ -301,6 +301,104 @@ class RedisUrl:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class HttpUrl:
+    bounds: str = "a URL with http or https, without a password in it"
+
+    def read(self, text: str) -> str:
+        url = urlsplit(text)
+        if url.scheme not in ("http", "https") or not url.hostname or url.password is not None or url.fragment:
+            raise ValueError
+        if re.search(r"\s", text):
+            raise ValueError
+        _ = url.port
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFields:
+    bounds: str = "`name=value`, several with a comma between"
+
+    def read(self, text: str) -> Mapping[str, str]:
+        fields: dict[str, str] = {}
+        for part in text.split(","):
+            name, equals, value = part.strip().partition("=")
+            if (
+                not equals
+                or not re.fullmatch(r"[A-Za-z0-9-]+", name)
+                or not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value)
+            ):
+                raise ValueError
+            if name.lower() in fields:
+                raise ValueError
+            fields[name.lower()] = value
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class PageUrl:
+    bounds: str = "https://pilotage.example.com, without a path"
+
+    def read(self, text: str) -> str:
+        url = urlsplit(text)
+        if url.scheme not in ("http", "https") or not re.fullmatch(r"https?://[A-Za-z0-9_.:\[\]-]+/?", text, re.ASCII):
+            raise ValueError
+        _ = url.port
+        return text.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailServer:
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    encryption: str
+    """`none`, `starttls` or `tls`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailUrl:
+    bounds: str = (
+        "smtp+starttls://user:password@host:587, smtps://user:password@host:465 or, without encryption, smtp://host:25"
+    )
+
+    def read(self, text: str) -> MailServer:
+        url = urlsplit(text)
+        kinds = {"smtp": ("none", 25), "smtp+starttls": ("starttls", 587), "smtps": ("tls", 465)}
+        if url.scheme not in kinds or not url.hostname or url.path not in ("", "/") or url.query or url.fragment:
+            raise ValueError
+        if re.search(r"\s", text) or (url.password and not url.username):
+            raise ValueError
+        encryption, port = kinds[url.scheme]
+        return MailServer(
+            host=url.hostname,
+            port=url.port or port,
+            user=unquote(url.username or ""),
+            password=unquote(url.password or ""),
+            encryption=encryption,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    bounds: str = "a mail address, or Name <address>"
+
+    def read(self, text: str) -> str:
+        address = r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
+        if not re.fullmatch(rf"{address}|[^<>\"@,;:\x00-\x1f\x7f]+ <{address}>", text):
+            raise ValueError
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    bounds: str = "the path of a file"
+
+    def read(self, text: str) -> Path:
+        return Path(text).expanduser().absolute()
+
+
 def _variable(name: str, kind: Kind, default: str, meaning: str, *, secret: bool = False) -> Any:
     return field(repr=not secret, metadata={"setting": Setting(name, kind, default, meaning)})
 
@@ -526,6 +624,38 @@ class Environment:
         "200",
         "How many model groups, and how many targets, the metrics tell apart; further ones count as `other`.",
     )
+    traces_endpoint: str | None = _variable(
+        "PILOTAGE_TRACES_ENDPOINT",
+        HttpUrl(),
+        "",
+        "Where spans are sent, by OTLP over HTTP: the whole URL, such as http://127.0.0.1:4318/v1/traces. Without it "
+        "none are made. See docs/traces.md.",
+    )
+    traces_headers: Mapping[str, str] | None = _variable(
+        "PILOTAGE_TRACES_HEADERS",
+        HeaderFields(),
+        "",
+        "What the collector must be sent besides, such as its key.",
+        secret=True,
+    )
+    traces_share: float = _variable(
+        "PILOTAGE_TRACES_SHARE",
+        Number(0.0, 1.0),
+        "1",
+        "Of the traces that begin here, how many are sampled. For others it was decided where they began.",
+    )
+    traces_max_waiting: int = _variable(
+        "PILOTAGE_TRACES_MAX_WAITING",
+        Integer(1, 1_000_000),
+        "10000",
+        "Exchanges that may wait for the collector; further ones are not traced.",
+    )
+    traces_timeout_seconds: float = _variable(
+        "PILOTAGE_TRACES_TIMEOUT_SECONDS",
+        Number(0.1, 60.0),
+        "10",
+        "How long the collector may take for one batch.",
+    )
     rollup_seconds: int = _variable(
         "PILOTAGE_ROLLUP_SECONDS",
         Integer(5, 3600),
@@ -616,6 +746,73 @@ class Environment:
         Integer(1, 100_000_000),
         "100000",
         "How many exchanges one export holds at most.",
+    )
+    report_file_bytes: int = _variable(
+        "PILOTAGE_REPORT_FILE_BYTES",
+        Bytes(1024, 256 * MIB),
+        "10MiB",
+        "The largest file that a scheduled report may make; beyond it the report fails.",
+    )
+    report_mail_bytes: int = _variable(
+        "PILOTAGE_REPORT_MAIL_BYTES",
+        Bytes(0, 256 * MIB),
+        "5MiB",
+        "What the files of one mail may take in all; beyond it the mail says where they are kept.",
+    )
+    report_mail_tries: int = _variable(
+        "PILOTAGE_REPORT_MAIL_TRIES",
+        Integer(1, 100),
+        "5",
+        "How often it is tried to mail a report, 1, 5, 15 and then 60 minutes apart.",
+    )
+    report_max_recipients: int = _variable(
+        "PILOTAGE_REPORT_MAX_RECIPIENTS", Integer(0, 1000), "20", "Recipients that one scheduled report may have."
+    )
+    report_catch_up_hours: int = _variable(
+        "PILOTAGE_REPORT_CATCH_UP_HOURS",
+        Integer(0, 8760),
+        "48",
+        "How long ago a scheduled report may have been due to be made still, when no worker ran. The last one always is.",
+    )
+    keep_report_days: int = _variable(
+        "PILOTAGE_KEEP_REPORT_DAYS",
+        Integer(0, 36_500),
+        "90",
+        "How many days the runs of scheduled reports are kept, with their files. 0: for ever.",
+    )
+    keep_report_runs: int = _variable(
+        "PILOTAGE_KEEP_REPORT_RUNS",
+        Integer(1, 10_000),
+        "200",
+        "How many runs of each scheduled report are kept at most, with their files.",
+    )
+    email: MailServer | None = _variable(
+        "PILOTAGE_EMAIL_URL",
+        MailUrl(),
+        "",
+        "The mail server of scheduled reports. Without it mails are written to the worker's standard output.",
+        secret=True,
+    )
+    email_password_file: Path | None = _variable(
+        "PILOTAGE_EMAIL_PASSWORD_FILE",
+        KeyFile(),
+        "",
+        "The file that holds the mail server's password, for who does not want it in PILOTAGE_EMAIL_URL.",
+    )
+    email_from: str = _variable(
+        "PILOTAGE_EMAIL_FROM", Sender(), "Pilotage <pilotage@localhost>", "Who mails come from."
+    )
+    email_timeout_seconds: float = _variable(
+        "PILOTAGE_EMAIL_TIMEOUT_SECONDS",
+        Number(0.1, 120, "seconds"),
+        "20",
+        "How long the mail server may take for one step.",
+    )
+    public_url: str | None = _variable(
+        "PILOTAGE_PUBLIC_URL",
+        PageUrl(),
+        "",
+        "The address under which people reach the pages, for links in mails. Without it mails name the path alone.",
     )
     api_requests_per_minute: int = _variable(
         "PILOTAGE_API_REQUESTS_PER_MINUTE",
@@ -723,6 +920,28 @@ def kept_secret(path: Path) -> str:
     return text
 
 
+def mail_settings(process: Environment) -> dict[str, Any]:
+    """Of Django's mail. Raises `OSError`, and `ValueError` for a password file that holds none."""
+    server = process.email
+    if server is None:
+        console = "django.core.mail.backends.console.EmailBackend"
+        return {"backend": console, "host": "", "port": 0, "user": "", "password": "", "starttls": False, "tls": False}
+    password = server.password
+    if process.email_password_file is not None:
+        password = process.email_password_file.read_text().strip()
+        if not password:
+            raise ValueError(f"{process.email_password_file} is empty")
+    return {
+        "backend": "django.core.mail.backends.smtp.EmailBackend",
+        "host": server.host,
+        "port": server.port,
+        "user": server.user,
+        "password": password,
+        "starttls": server.encryption == "starttls",
+        "tls": server.encryption == "tls",
+    }
+
+
 def _nothing(name: str) -> tuple[()] | None:
     return () if name == "csrf_trusted_origins" else None
 
@@ -733,6 +952,6 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _shown(setting: Setting, text: str) -> str:
     """The bad value, unless it may hold a secret."""
-    if isinstance(setting.kind, SecretText | DatabaseUrl | RedisUrl):
+    if isinstance(setting.kind, SecretText | DatabaseUrl | RedisUrl | MailUrl):
         return "the value"
     return repr(text if len(text) <= 80 else text[:77] + "...")

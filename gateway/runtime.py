@@ -1,6 +1,8 @@
 """What one gateway process holds, wired together: it starts on first use, under any ASGI server, without lifespan."""
 
+import atexit
 import os
+import socket
 import time
 
 from django.conf import settings
@@ -51,7 +53,10 @@ class Runtime:
             lines = LineLog(1)
             if process.metrics_port is not None or process.metrics_token is not None:
                 self.metrics = _metrics(spool, lines)
-            self._relay = _relay(snapshot, spool if self.metrics is None else self.metrics.sink, lines)
+            records: RecordSink = spool if self.metrics is None else self.metrics.sink
+            if process.traces_endpoint is not None:
+                records = _tracing(records, process.traces_endpoint)
+            self._relay = _relay(snapshot, records, lines)
             self._follower = Follower(snapshot)
             if self.metrics is not None:
                 self.metrics.start(self._relay, self._follower)
@@ -82,6 +87,23 @@ def _metrics(spool: Spool, lines: LineLog) -> Metrics:
     )
 
 
+def _tracing(records: RecordSink, endpoint: str) -> RecordSink:
+    from gateway import tracing  # the SDK takes a third of a second and ten megabytes: only who wants it pays
+
+    process = settings.PILOTAGE
+    made = tracing.Tracing(
+        records,
+        tracing.collector(
+            endpoint, headers=dict(process.traces_headers or {}), timeout_s=process.traces_timeout_seconds
+        ),
+        instance=f"{socket.gethostname()}-{os.getpid()}",
+        max_waiting=process.traces_max_waiting,
+    )
+    made.start()
+    atexit.register(made.close)
+    return made
+
+
 def _relay(snapshot: Snapshot, spool: RecordSink, lines: LineLog) -> Relay:
     process = settings.PILOTAGE
     return Relay(
@@ -101,4 +123,5 @@ def _relay(snapshot: Snapshot, spool: RecordSink, lines: LineLog) -> Relay:
         clock=time.monotonic,
         wall=time.time,
         draining=DRAINING.is_set,
+        trace_share=process.traces_share if process.traces_endpoint is not None else None,
     )

@@ -89,8 +89,13 @@ class Relay:
         clock: Callable[[], float],
         wall: Callable[[], float],
         draining: Callable[[], bool] = lambda: False,
+        trace_share: float | None = None,
     ) -> None:
-        """`clock`: monotonic seconds. `wall`: Unix seconds. `draining`: the process was told to stop."""
+        """`clock`: monotonic seconds. `wall`: Unix seconds. `draining`: the process was told to stop.
+
+        `trace_share`: of the traces that begin here, how many are sampled; `None`: none is made, and what a request
+        brings is passed on as it is.
+        """
         self.snapshot = snapshot
         self.observations = observations
         self.pins = pins
@@ -108,6 +113,7 @@ class Relay:
         self.clock = clock
         self.wall = wall
         self.draining = draining
+        self.trace_share = trace_share
         self._lines = lines
         self._known: Catalog | None = None
         self._budgets: dict[str, RetryBudget] = {}

@@ -38,6 +38,7 @@ from gateway.relay.messages import (
 from gateway.relay.recording import end_record, intent_record
 from gateway.relay.refusals import Refusal
 from gateway.relay.stream import Downstream, StreamBroken
+from gateway.relay.tracing import TRACEPARENT, Trace, trace_of
 from gateway.upstream.client import Headers, UpstreamRequest
 from gateway.upstream.decoding import plain
 from gateway.upstream.errors import UpstreamError
@@ -119,6 +120,7 @@ class Exchange:
         "status",
         "task",
         "token",
+        "trace",
         "usage",
         "wall",
         "watcher",
@@ -137,6 +139,9 @@ class Exchange:
         self.id = id
         self.started_at = self.now = relay.clock()
         self.wall = relay.wall()
+        self.trace: Trace | None = None
+        if relay.trace_share is not None:
+            self.trace = trace_of(id, self.fields.get(TRACEPARENT), share=relay.trace_share)
         self.catalog: Catalog | None = relay.snapshot.catalog
         self.directory: Directory | None = relay.snapshot.directory
         self.token: Token | None = None
@@ -546,6 +551,10 @@ class Exchange:
             headers.append(JSON)
         if self.endpoint.dialect.NAME == "anthropic" and b"anthropic-version" not in names:
             headers.append((b"anthropic-version", b"2023-06-01"))
+        if self.trace is not None:
+            # Ours stands between: what came named the caller's span.
+            headers = [field for field in headers if field[0] != TRACEPARENT]
+            headers.append((TRACEPARENT, self.trace.traceparent(len(self.attempts) + 1)))
         return headers
 
     async def _unary(self, request: UpstreamRequest, target: Target, deadline: float) -> None:

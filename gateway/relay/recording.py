@@ -51,6 +51,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
     caller = token.caller if token is not None else None
     first = downstream.first_content_at if downstream is not None else None
     usage = exchange.usage or Usage()
+    trace = exchange.trace
     input, output, quality = _counted(exchange, usage)
     marker: Literal["received", "synthesized"] | None = None
     if downstream is not None and downstream.ended and exchange.outcome == "success":
@@ -117,6 +118,10 @@ def end_record(exchange: "Exchange") -> EndRecord:
         cached_input_price=serving.cached_input_price_microusd_per_million if serving else None,
         cache_write_price=serving.cache_write_price_microusd_per_million if serving else None,
         cache_write_1h_price=serving.cache_write_1h_price_microusd_per_million if serving else None,
+        trace_id=trace.trace_id if trace else None,
+        span_id=trace.span_id if trace else None,
+        parent_span_id=trace.parent_id if trace else None,
+        sampled=trace.sampled if trace else False,
         signals=_sorted(decision.policy.enabled_signals) if decision and decision.policy else [],
     )
 

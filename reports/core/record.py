@@ -148,6 +148,11 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     cache_write_1h_price: int | None = None
     signals: list[str] = []
     """Names of the policy's enabled signals."""
+    trace_id: str | None = None
+    """32 hexadecimal digits; `None`: no traces are made. So are the next two, with 16."""
+    span_id: str | None = None
+    parent_span_id: str | None = None
+    sampled: bool = False
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
