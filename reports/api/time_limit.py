@@ -9,8 +9,8 @@ import psycopg
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
 
-_STEPS = 20_000
-"""Of SQLite's machine between two looks at the clock: about a millisecond."""
+_STEPS = 5_000
+"""Of SQLite's machine between two looks at the clock: a fraction of a millisecond."""
 
 
 @contextlib.contextmanager
