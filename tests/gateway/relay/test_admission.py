@@ -515,7 +515,7 @@ async def test_a_request_whose_time_is_up_is_refused():
     assert "within 0.05 s" in reply.json()["error"]["message"]
     end = at.bench.kept.ends[0]
     assert (end.outcome, end.status, end.error_code, end.attempts) == ("refused", 503, "overloaded", [])
-    assert end.queued_ms >= 50
+    assert end.queued_ms >= 49  # a timer may come a clock tick early
 
 
 @in_loop
