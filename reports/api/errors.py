@@ -29,7 +29,7 @@ MEANINGS: dict[str, tuple[int, str]] = {
     "not_allowed": (403, "You may not see this."),
     "routing_hidden": (403, "How requests are routed is not shown to this caller."),
     "not_found": (404, "There is nothing under this address, or you may not see it."),
-    "method_not_allowed": (405, "The API is read only."),
+    "method_not_allowed": (405, "This address is only read."),
     "too_many_requests": (429, "Too many requests. Wait as long as Retry-After says."),
     "internal_error": (500, "This is our mistake. The log says more."),
     "query_timeout": (503, "The answer took too long to find. Ask for a shorter time or fewer groups."),

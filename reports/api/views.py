@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_serializer
 from rest_framework import exceptions, viewsets
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -35,9 +35,13 @@ class Reading(ReadOnly, viewsets.ViewSet):
     """One list of the API, with what is below it."""
 
 
-def described(*, answer: Any, query: Any = None, found: bool = False, **more: Any) -> Callable[[F], F]:
+def described(
+    *, answer: Any, query: Any = None, found: bool = False, status: int = 200, **more: Any
+) -> Callable[[F], F]:
     """Of one operation: its parameters, its answer and its refusals. `found`: it may lack what was asked for."""
     statuses = (400, 401, 403, *((404,) if found else ()), 429, 500, 503)
-    responses: Mapping[int, Any] = {200: answer, **dict.fromkeys(statuses, ErrorSerializer)}
+    # What is called `list` is taken for a bare array otherwise.
+    answer = extend_schema_serializer(many=False)(answer)
+    responses: Mapping[int, Any] = {status: answer, **dict.fromkeys(statuses, ErrorSerializer)}
     made: Callable[[F], F] = extend_schema(parameters=[query] if query else [], responses=responses, **more)
     return made

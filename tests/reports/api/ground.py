@@ -50,6 +50,13 @@ class Ground:
             client.force_login(User.objects.get(username=who))
         return client
 
+    def headers(self, who: str) -> dict[str, str]:
+        """For a client that is not Django's, and keeps its cookies for itself."""
+        if who in self.secrets:
+            return {"Authorization": f"Bearer {self.secrets[who]}"}
+        cookies = self.client(who).cookies.values()
+        return {"X-Cookie": "; ".join(f"{each.key}={each.value}" for each in cookies)} if cookies else {}
+
     def get(self, who: str, path: str, **parameters: Any) -> Any:
         return self.client(who).get(f"/api/{path}", parameters)
 

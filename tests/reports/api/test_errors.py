@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -189,3 +190,8 @@ def test_a_database_that_is_written_to_meanwhile_keeps_nobody_waiting(ground: Gr
         writer.join()
     assert (answer.status_code, answer.json()["results"]) == (200, [])
     assert waited < 5  # the wait for a locked database in these tests
+
+
+def test_every_code_is_documented_with_its_status() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    assert [code for code, (status, _) in MEANINGS.items() if f"| `{code}` | {status} |" not in text] == []
