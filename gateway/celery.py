@@ -48,6 +48,7 @@ def schedule() -> dict[str, dict[str, Any]]:
             "schedule": crontab(hour=str(hour), minute=str(minute)),
             "options": {"expires": 12 * 3600},
         },
+        "scheduled reports": {"task": "reports.make_due", "schedule": 60, "options": {"expires": 60}},
         "broker": {"task": "gateway.sweep_broker", "schedule": 3600, "options": {"expires": 3600}},
     }
 

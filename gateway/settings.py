@@ -183,6 +183,17 @@ CELERY_BEAT_SCHEDULE_FILENAME = str(PILOTAGE.data_dir / "schedule.json")
 CELERY_BEAT_SYNC_EVERY = 1
 CELERY_BEAT_MAX_LOOP_INTERVAL = 30
 
+try:
+    _mail = env.mail_settings(PILOTAGE)
+except (OSError, ValueError) as error:
+    raise SystemExit(f"Pilotage cannot start: PILOTAGE_EMAIL_PASSWORD_FILE cannot be used: {error}") from None
+EMAIL_BACKEND = _mail["backend"]
+EMAIL_HOST, EMAIL_PORT = _mail["host"], _mail["port"]
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail["user"], _mail["password"]
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail["starttls"], _mail["tls"]
+EMAIL_TIMEOUT = PILOTAGE.email_timeout_seconds
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = PILOTAGE.email_from
+
 LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
@@ -271,14 +282,14 @@ LOGGING = {
 }
 
 
-def _page(title: str, icon: str, model: str) -> dict[str, Any]:
-    """A link of the sidebar, shown to those who may see the model's list."""
+def _page(title: str, icon: str, model: str, *more: str) -> dict[str, Any]:
+    """A link of the sidebar, shown to those who may see the model's list and have `more` rights."""
     app, name = model.split(".")
     return {
         "title": title,
         "icon": icon,
         "link": reverse_lazy(f"admin:{app}_{name}_changelist"),
-        "permission": lambda request: request.user.has_perm(f"{app}.view_{name}"),
+        "permission": lambda request: request.user.has_perms([f"{app}.view_{name}", *more]),
     }
 
 
@@ -347,6 +358,8 @@ UNFOLD = {
                 "title": "System",
                 "items": [
                     _page("Revisions", "history", "gateway.revision"),
+                    _page("Scheduled reports", "schedule_send", "reports.reportdefinition", "reports.view_dailyrollup"),
+                    _page("Report runs", "inventory", "reports.reportrun", "reports.view_dailyrollup"),
                     _page("Legal holds", "gavel", "reports.legalhold"),
                     _page("Users", "person", "auth.user"),
                     _page("User groups", "groups", "auth.group"),

@@ -9,6 +9,7 @@ from django.utils import timezone
 from unfold.admin import ModelAdmin
 from unfold.decorators import display
 
+import reports.scheduled_admin  # noqa: F401 - Django looks for pages here alone
 from reports.rollup_models import LegalHold
 
 

@@ -5,7 +5,8 @@ Only ingest writes the raw rows. They refer to nothing outside: a provider or a 
 
 from django.db import models
 
-import reports.rollup_models  # noqa: F401 - Django looks for models here alone
+import reports.rollup_models
+import reports.scheduled_models  # noqa: F401 - Django looks for models here alone
 
 
 class Exchange(models.Model):

@@ -8,12 +8,15 @@ from reports.api.documents import Docs, Schema
 from reports.api.errors import elsewhere
 from reports.api.exchanges import ExchangeViews
 from reports.api.rollups import DailyViews, HourlyViews
+from reports.api.scheduled import ReportRunViews, ReportViews
 
 router = SimpleRouter()
 router.register("exchanges", ExchangeViews, "exchange")
 router.register("rollups/hourly", HourlyViews, "hourly-rollup")
 router.register("rollups/daily", DailyViews, "daily-rollup")
 router.register("decisions/daily", DecisionViews, "daily-decision")
+router.register("reports", ReportViews, "report")
+router.register(r"reports/(?P<report_id>[0-9]{1,18})/runs", ReportRunViews, "report-run")
 
 app_name = "api"
 urlpatterns = [

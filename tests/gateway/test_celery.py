@@ -91,6 +91,7 @@ def test_the_schedule_names_tasks_that_exist_and_drops_those_that_waited_for_lon
     assert {name: (entry["task"], entry["options"]["expires"]) for name, entry in schedule().items()} == {
         "rollup": ("reports.roll_pending", 120),
         "retention": ("reports.retain", 43_200),
+        "scheduled reports": ("reports.make_due", 60),
         "broker": ("gateway.sweep_broker", 3600),
     }
     assert {entry["task"] for entry in schedule().values()} <= set(app.tasks)

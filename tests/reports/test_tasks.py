@@ -83,5 +83,8 @@ def test_tasks_are_acknowledged_when_they_are_done(database: str) -> None:
     assert {name: task.acks_late for name, task in app.tasks.items() if not name.startswith(("celery.", "tests."))} == {
         "reports.roll_pending": True,
         "reports.retain": True,
+        "reports.make_due": True,
+        "reports.make_report": True,
+        "reports.mail_report": True,
         "gateway.sweep_broker": True,
     }
