@@ -50,6 +50,10 @@ LISTS: dict[str, tuple[type[Query], dict[str, Any]]] = {
 """Parameters by address, and those with which it shows whose its rows are."""
 
 
+def names_of(query: type[Query]) -> list[str]:
+    return [str(name) for name in query().fields]
+
+
 def names() -> list[str]:
     return [str(pattern.name) for pattern in urls.urlpatterns if isinstance(pattern, URLPattern)]
 
@@ -87,7 +91,7 @@ def test_nothing_but_reading_is_possible_for_anybody(busy: Ground) -> None:
 
 def values_of(name: str, caller: str) -> list[Any]:
     """What somebody of another project would try, of the exchanges of `caller`."""
-    values = {
+    values: dict[str, list[Any]] = {
         "from": ["2026-03-01T00:00:00Z", "2026-03-01"],
         "to": ["2026-03-31T00:00:00Z", "2026-03-31"],
         "group": ["chat", ""],
@@ -140,14 +144,14 @@ def test_no_parameter_shows_a_caller_what_is_anothers(busy: Ground, path: str) -
     seen: dict[str, set[tuple[str, str]]] = {role: set() for role in roles}
     tried = set()
     for role in roles:
-        for name in query().fields:
+        for name in names_of(query):
             values = [value for victim in ("team", "rival", "loner") for value in values_of(name, victim)]
             for value in {repr(value): value for value in values}.values():
                 tried.add(name)
                 for row in rows_of(busy, role, path, {**whose, name: value}):
                     who = row.get("by", row)
                     seen[role].add((who["project"], who["caller"]))
-    assert tried == set(query().fields) - {"cursor"}
+    assert tried == set(names_of(query)) - {"cursor"}
     projects = {role: {(PROJECTS[each], each) for each in ACTIVE if PROJECTS[each] == PROJECTS[role]} for role in roles}
     alone = {role: {("", role)} for role in ("loner", "other-loner")}
     nothing: dict[str, set[Any]] = {role: set() for role in roles}
@@ -234,7 +238,7 @@ def test_who_does_not_see_routing_cannot_ask_for_it_either(busy: Ground, path: s
     query, _ = LISTS[path]
     refused = {
         name
-        for name in query().fields
+        for name in names_of(query)
         for value in values_of(name, "team")
         if name != "group_by" and busy.get("team", path, **{name: value}).status_code == 403
     }

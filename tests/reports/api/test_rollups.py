@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -63,7 +64,7 @@ def test_days_and_hours_of_a_zone_hold_exactly_their_exchanges(ground: Ground, n
             hours[hour(moment - timedelta(minutes=moment.minute % 15))] += 1
     save(made)
     roll(now=LATER)
-    asked = {"zone": name, "page_size": 1000}
+    asked: dict[str, Any] = {"zone": name, "page_size": 1000}
     daily = ground.get("admin", "rollups/daily/", **asked, **{"from": "2026-03-01", "to": "2026-12-01"}).json()
     assert daily["made_of"] == "slots"
     assert {row["day"]: row["requests"] for row in daily["results"]} == days
@@ -83,7 +84,7 @@ def test_days_of_the_installation_and_of_slots_agree(busy: Ground) -> None:
 
 def test_a_row_tells_everything_of_its_exchanges(ground: Ground) -> None:
     durations = [10.0, 20.0, 40.0, 80.0, 1_000.0]
-    said = [
+    said: list[dict[str, Any]] = [
         {"outcome": "success", "cost_microdollars": 1_500_000, "stream": True},
         {"outcome": "refused", "status": 429, "cost_microdollars": 0, "usage_quality": "none"},
         {"outcome": "upstream_failed", "cost_microdollars": None, "fell_back": True, "attempt_count": 3},
@@ -151,8 +152,8 @@ def test_only_quarters_within_the_span_count(busy: Ground) -> None:
 
 
 def test_names_choose_rows_and_an_empty_one_those_without(busy: Ground) -> None:
-    def callers(**parameters: object) -> dict[str, int]:
-        asked = {"from": "2026-03-10", "to": "2026-03-10", "group_by": "caller", **parameters}
+    def callers(**parameters: Any) -> dict[str, int]:
+        asked: dict[str, Any] = {"from": "2026-03-10", "to": "2026-03-10", "group_by": "caller", **parameters}
         rows = busy.get("admin", "rollups/daily/", **asked).json()["results"]
         return {row["by"]["caller"]: row["requests"] for row in rows}
 
