@@ -37,6 +37,9 @@ SWEEP_SECONDS = 0.5
 ENDING_SECONDS = 2.0
 """What a request that was still running at the end of the drain has for its error event."""
 
+JOINED_BYTES = 65_536
+"""A longer body goes out behind its head instead of being copied."""
+
 EXTENSIONS: dict[str, dict[object, object]] = {UNFINISHED: {}}
 
 _BODY_FIELDS = (b"content-length", b"transfer-encoding")
@@ -64,22 +67,30 @@ class Refused(Exception):
 
 
 class Cycle(RequestResponseCycle):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head = b""
+        """Waits for what comes behind it, at most to the end of the loop's turn: both go out in one write."""
+
     async def send(self, message: Any) -> None:
-        """As uvicorn's; a head is put together at once."""
-        if self.response_started:
-            return await super().send(message)
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
-            return None
-        if message["type"] != "http.response.start":
-            raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{message['type']}'.")
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        self._write_head(message["status"], [*self.default_headers, *message.get("headers", ())])
-        return None
+            return
+        if self.response_complete or (message["type"] == "http.response.start") is self.response_started:
+            raise RuntimeError(f"The application sent {message['type']!r} out of its turn.")
+        if not self.response_started:
+            self.response_started = True
+            self.waiting_for_100_continue = False
+            self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
+            asyncio.get_running_loop().call_soon(self._write_head)
+            return
+        more = message.get("more_body", False)
+        self._write_body(message.get("body", b""), more=more)
+        if not more:
+            self._complete()
 
-    def _write_head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
         closes = False
         for name, value in headers:
             match name.lower():
@@ -103,7 +114,40 @@ class Cycle(RequestResponseCycle):
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in (204, 304):
             self.chunked_encoding = True
             lines += b"transfer-encoding: chunked\r\n"
-        self.transport.write(b"%b%b\r\n" % (STATUS_LINE[status], lines))
+        return b"%b%b\r\n" % (STATUS_LINE[status], lines)
+
+    def _write_head(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
+
+    def _write_body(self, body: bytes, *, more: bool) -> None:
+        head, self._head = self._head, b""
+        if self.scope["method"] == "HEAD":
+            body = b""
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            end = b"" if more else b"0\r\n\r\n"
+            body = b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end
+        else:
+            if len(body) > self.expected_content_length:
+                raise RuntimeError("The answer is longer than its Content-Length.")
+            self.expected_content_length -= len(body)
+        if len(body) > JOINED_BYTES:
+            if head:
+                self.transport.write(head)
+            self.transport.write(body)
+        elif head or body:
+            self.transport.write(head + body)
+
+    def _complete(self) -> None:
+        if self.expected_content_length:
+            raise RuntimeError("The answer is shorter than its Content-Length.")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
     async def run_asgi(self, app: Any) -> None:
         """As uvicorn's, but that a cancelled request is no error of the application, and closes without an end."""

@@ -103,6 +103,7 @@ class Exchange:
         "id",
         "keepalive",
         "leaves_open",
+        "loop",
         "model_named",
         "now",
         "outcome",
@@ -134,6 +135,7 @@ class Exchange:
         """The last of each name."""
         self.query: bytes = scope.get("query_string", b"")
         self.leaves_open = UNFINISHED in (scope.get("extensions") or ())
+        self.loop = asyncio.get_running_loop()
         self.receive = receive
         self.send = send
         self.id = id
@@ -333,7 +335,7 @@ class Exchange:
     def _watch(self) -> None:
         """From now on the client's leaving cancels this exchange."""
         self.task = asyncio.current_task()
-        self.watcher = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._start_watching)
+        self.watcher = self.loop.call_later(WATCH_AFTER_SECONDS, self._start_watching)
 
     def _start_watching(self) -> None:
         self.watcher = asyncio.ensure_future(self._until_client_leaves())
@@ -405,7 +407,7 @@ class Exchange:
         policy = group.attempts
         budget = relay.retry_budget(group.name)
         budget.request()
-        deadline = asyncio.get_running_loop().time() + policy.deadline_s
+        deadline = self.loop.time() + policy.deadline_s
         failures: list[AttemptFailed] = []
         previous: Running | None = None
         for candidate in decision.candidates:
@@ -440,7 +442,7 @@ class Exchange:
                     previous = running
                 if len(self.attempts) >= policy.max:
                     break
-                if asyncio.get_running_loop().time() > deadline - LEAST_ATTEMPT_SECONDS:
+                if self.loop.time() > deadline - LEAST_ATTEMPT_SECONDS:
                     break
                 continue
             return None
@@ -558,9 +560,8 @@ class Exchange:
         return headers
 
     async def _unary(self, request: UpstreamRequest, target: Target, deadline: float) -> None:
-        clock = asyncio.get_running_loop().time
         provider = target.provider
-        now = clock()
+        now = self.loop.time()
         by = min(now + provider.timeouts.total_s, deadline)
         try:
             response = plain(
@@ -591,7 +592,7 @@ class Exchange:
         await self._answer(200, head, body)
 
     async def _stream(self, request: UpstreamRequest, target: Target, running: Running, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self.loop
         provider = target.provider
         timeouts = provider.timeouts
         now = loop.time()
@@ -654,7 +655,7 @@ class Exchange:
 
     def _keep_alive(self, every_s: float) -> None:
         """No answer head for `every_s`: the client hears from us, and again after as long."""
-        self.keepalive = asyncio.get_running_loop().call_later(every_s, self._keep_alive, every_s)
+        self.keepalive = self.loop.call_later(every_s, self._keep_alive, every_s)
         self.relay.spawn(self._say_alive())
 
     async def _say_alive(self) -> None:
@@ -741,7 +742,7 @@ class Exchange:
 
     async def _count_at(self, call: Call, target: Target) -> int | None:
         """`None`: this target cannot tell. Raises `AttemptFailed` where the request itself is at fault."""
-        now = asyncio.get_running_loop().time()
+        now = self.loop.time()
         timeouts = target.provider.timeouts
         by = now + min(timeouts.first_byte_s, timeouts.total_s)
         try:
