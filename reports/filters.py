@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, available_timezones
@@ -122,6 +122,12 @@ class Filters:
         return urlencode({name: value for name, value in (said | changes).items() if value})
 
 
+@cache
+def _zones() -> frozenset[str]:
+    """The operating system's and Python's: finding them takes a walk through their folders."""
+    return frozenset(available_timezones())
+
+
 def _hours(span: Span) -> Iterator[datetime]:
     hour = span.start
     while hour < span.end:
@@ -172,11 +178,11 @@ class FilterForm(forms.Form):
     @property
     def zones(self) -> list[str]:
         """To choose from while typing."""
-        return sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/"))
+        return sorted(name for name in _zones() if "/" in name and not name.startswith("Etc/"))
 
     def clean_zone(self) -> ZoneInfo:
         named = self.cleaned_data["zone"]
-        if named not in available_timezones():
+        if named not in _zones():
             raise forms.ValidationError(f"“{named}” is no time zone; one is called like Europe/Oslo or UTC.")
         return ZoneInfo(named)
 
