@@ -240,14 +240,15 @@ REST_FRAMEWORK = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Pilotage",
-    "DESCRIPTION": "What the gateway did: requests, their evidence, and sums. Read only.",
+    "DESCRIPTION": "What the gateway did: requests with their evidence, sums, decisions, and the reports made of them.",
     "VERSION": "1",
     "SCHEMA_PATH_PREFIX": "/api/",
     "SERVE_PERMISSIONS": ["reports.api.access.MayRead"],
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "defaultModelsExpandDepth": 0},
+    "SORT_OPERATION_PARAMETERS": False,
 }
 
 LOGGING = {

@@ -11,10 +11,13 @@ from django.utils import timezone
 from accounts import tokens
 from accounts.models import Caller
 from reports.rollups import roll
+from reports.scheduled_models import ReportDefinition
 from tests.reports.rows import an_exchange, save
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 LATER = datetime(2027, 1, 1, tzinfo=UTC)
+REPORT = 7
+"""Id of the one scheduled report that there is."""
 CALLERS: dict[str, dict[str, Any]] = {
     "team": {"project": "search"},
     "mate": {"project": "search"},
@@ -30,6 +33,7 @@ USERS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "reader": (True, ("view_exchange", "view_dailyrollup")),
     "auditor": (True, ("view_exchange",)),
     "accountant": (True, ("view_dailyrollup",)),
+    "planner": (True, ("view_dailyrollup", "view_reportdefinition", "view_reportrun")),
     "clerk": (True, ()),
     "visitor": (False, ("view_exchange", "view_dailyrollup")),
 }
@@ -78,7 +82,8 @@ def prepare() -> Ground:
 
 
 def happened(count: int = 3) -> None:
-    """`count` exchanges of each active caller, a quarter of an hour apart from noon on, with detail, summed."""
+    """`count` exchanges of each active caller, a quarter of an hour apart from noon on, with detail, summed; and a
+    report that nobody has asked for yet."""
     exchanges = [
         an_exchange(
             NOON + timedelta(minutes=15 * number, microseconds=place),
@@ -101,3 +106,4 @@ def happened(count: int = 3) -> None:
     ]
     save(exchanges, detail=True)
     roll(now=LATER)
+    ReportDefinition.objects.create(pk=REPORT, name="Usage", report="usage")
