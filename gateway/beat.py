@@ -38,7 +38,6 @@ class KeptScheduler(Scheduler):
             if not self._leads():
                 return STANDBY_SECONDS
             self._recall()
-            self._heap = None
         return float(super().tick(*args, **how))
 
     def sync(self) -> None:

@@ -22,6 +22,7 @@ from gateway.file_broker import Folder
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
 TRANSPORT_ALIASES["files"] = "gateway.file_broker:Transport"
+TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = "gateway.redis_broker:Transport"
 
 log = logging.getLogger("pilotage.worker")
 

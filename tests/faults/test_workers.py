@@ -199,13 +199,27 @@ def test_redis_may_be_killed_and_started_again(
     on_redis.send("tests.note", str(tmp_path / "notes"), "before")
     worker.until(lambda: lines(tmp_path / "notes") == ["before"], what="the first note")
     redis_server.kill()
-    worker.until(lambda: "broker" in worker.err.read_text().lower(), what="a word about it")
+    worker.until(lambda: "Cannot connect to redis" in worker.output(), what="a word about it")
     redis_server.start()
     with redis_server.client() as client:
         client.flushall()
     on_redis.send("tests.note", str(tmp_path / "notes"), "after")
     worker.until(lambda: lines(tmp_path / "notes") == ["before", "after"], what="the second note")
     assert worker.stop() == 0
+
+
+def test_a_task_that_ends_while_redis_is_away_does_not_hold_its_worker_up_for_ever(
+    on_redis: Broker, redis_server: RedisServer, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker = start_worker(on_redis)
+    on_redis.send("tests.hold", str(tmp_path))
+    worker.until(lambda: len(lines(tmp_path / "begun")) == 1, what="a task under way")
+    redis_server.kill()
+    (tmp_path / "go").touch()
+    worker.until(lambda: "Couldn't ack" in worker.output(), what="its end")
+    redis_server.start()
+    on_redis.send("tests.note", str(tmp_path / "notes"), "after")
+    worker.until(lambda: lines(tmp_path / "notes") == ["after"], what="the note")
 
 
 def test_a_worker_ends_when_it_is_told_while_redis_is_away(

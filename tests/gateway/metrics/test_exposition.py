@@ -49,7 +49,7 @@ def metrics_of(gateway: GatewayProcess) -> str:
 
 
 def read(url: str, **headers: str) -> Samples:
-    answer = httpx.get(url, headers=headers, verify=NO_TLS)
+    answer = httpx.get(url, headers=headers, timeout=30, verify=NO_TLS)
     assert answer.status_code == 200
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -72,6 +72,7 @@ def ask(gateway: GatewayProcess, token: str, model: str, **body: Any) -> int:
         f"{gateway.url}/v1/chat/completions",
         json={"model": model, "messages": [{"role": "user", "content": "hello"}]} | body,
         headers={"authorization": f"Bearer {token}"},
+        timeout=30,
         verify=NO_TLS,
     ).status_code
 
@@ -132,7 +133,9 @@ def test_the_figures_agree_with_the_records_of_the_same_requests(
     ]
     assert statuses == [200] * 11 + [404, 401, 400]
     records = ends(gateway)
-    samples = read(metrics_of(gateway))
+    url = metrics_of(gateway)
+    gateway.until(lambda: () in of(read(url), "pilotage_ingest_lag_seconds"), what="the database's answer")
+    samples = read(url)
     agree(samples, records)
     gauges = {
         name: of(samples, f"pilotage_{name}")[()] for name in ("in_flight", "queued", "open_streams", "processes")
@@ -169,7 +172,8 @@ def test_a_stream_is_open_until_it_is_over(start_gateway: StartGateway, start_si
         verify=NO_TLS,
     ) as answer:
         assert answer.status_code == 200
-        next(answer.iter_lines())
+        received = answer.iter_lines()  # kept: an iterator that is dropped closes the stream
+        next(received)
         assert figures() == (1, 1)
     gateway.until(lambda: figures() == (0, 0), what="the end of the stream")
     agree(read(metrics_of(gateway)), ends(gateway))
@@ -242,7 +246,10 @@ def test_the_listener_serves_nothing_else_and_outlives_clients_that_stall(start_
     assert httpx.post(url, content=b"x", verify=NO_TLS).status_code == 405
     host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
     stalled = [socket.create_connection((host, int(port))) for _ in range(20)]
-    stalled[0].sendall(b"\x00\xff garbage\r\n\r\n")
+    assert stalled[-1].recv(1) == b""  # hung up on, while the first ones still have their time
+    stalled[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stalled[0].recv(1)
 
     def answers() -> bool:
         try:
