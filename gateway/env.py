@@ -594,9 +594,9 @@ class Environment:
     )
     max_candidates: int = _variable(
         "PILOTAGE_MAX_CANDIDATES",
-        Integer(1, 64),
+        Integer(1, 1000),
         "32",
-        "Candidates and exclusions of one decision that the database keeps, the first in the order of trying.",
+        "Candidates and exclusions of one decision that records keep, the first in the order of trying.",
     )
     metrics_host: str = _variable(
         "PILOTAGE_METRICS_HOST",

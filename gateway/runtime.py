@@ -120,6 +120,7 @@ def _relay(snapshot: Snapshot, spool: RecordSink, lines: LineLog) -> Relay:
         queue_seconds=process.queue_seconds,
         max_body_bytes_held=process.max_body_bytes_held,
         max_memory_bytes=process.max_memory_bytes,
+        max_candidates=process.max_candidates,
         clock=time.monotonic,
         wall=time.time,
         draining=DRAINING.is_set,

@@ -86,6 +86,7 @@ class Relay:
         queue_seconds: float = 5.0,
         max_body_bytes_held: int = 512 * MIB,
         max_memory_bytes: int = 0,
+        max_candidates: int = 32,
         clock: Callable[[], float],
         wall: Callable[[], float],
         draining: Callable[[], bool] = lambda: False,
@@ -93,6 +94,7 @@ class Relay:
     ) -> None:
         """`clock`: monotonic seconds. `wall`: Unix seconds. `draining`: the process was told to stop.
 
+        `max_candidates`: candidates, and exclusions, on one record.
         `trace_share`: of the traces that begin here, how many are sampled; `None`: none is made, and what a request
         brings is passed on as it is.
         """
@@ -103,6 +105,7 @@ class Relay:
         self.spool = spool
         self.pepper = pepper
         self.max_request_bytes = max_request_bytes
+        self.max_candidates = max_candidates
         self.admission = Admission(
             max_in_flight=max_in_flight,
             max_queued=max_queued,

@@ -1,8 +1,9 @@
 """An exchange as the lines that outlive it: scalars only, no text of anybody's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.dialects.neutral import Usage
 from reports.core.record import VERSION, CandidatesRecord, EndRecord, ExclusionRecord, IntentRecord, LogLine
@@ -10,11 +11,6 @@ from routing.core.decision import Decision
 
 if TYPE_CHECKING:
     from gateway.relay.exchange import Exchange
-
-T = TypeVar("T")
-
-MAX_CANDIDATES = 64
-"""Candidates and exclusions on one record."""
 
 
 def intent_record(exchange: "Exchange") -> IntentRecord:
@@ -51,7 +47,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
     caller = token.caller if token is not None else None
     first = downstream.first_content_at if downstream is not None else None
     usage = exchange.usage or Usage()
-    trace = exchange.trace
+    trace, limit = exchange.trace, exchange.relay.max_candidates
     input, output, quality = _counted(exchange, usage)
     marker: Literal["received", "synthesized"] | None = None
     if downstream is not None and downstream.ended and exchange.outcome == "success":
@@ -89,13 +85,13 @@ def end_record(exchange: "Exchange") -> EndRecord:
         provider=serving.provider.name if serving else None,
         model=serving.model if serving else None,
         attempts=exchange.attempts,
-        order=[candidate.target.id for candidate in decision.candidates[:MAX_CANDIDATES]] if decision else [],
-        candidates=_candidates(decision) if decision else None,
+        order=[candidate.target.id for candidate in decision.candidates[:limit]] if decision else [],
+        candidates=_candidates(decision, limit) if decision else None,
         exclusions=[
             ExclusionRecord(
                 target=exclusion.target, stage=exclusion.stage, reason=exclusion.reason, detail=exclusion.detail
             )
-            for exclusion in decision.exclusions[:MAX_CANDIDATES]
+            for exclusion in decision.exclusions[:limit]
         ]
         if decision
         else [],
@@ -144,16 +140,19 @@ def _counted(exchange: "Exchange", usage: Usage) -> tuple[int | None, int | None
     return input, max(delivered, usage.output_tokens or 0), "estimated"
 
 
-def _candidates(decision: Decision) -> CandidatesRecord | None:
-    """The columns of the decision's sheet as they are. A probe stands beside the sheet, with its exclusion."""
-    if not decision.candidates:
+def _candidates(decision: Decision, limit: int) -> CandidatesRecord | None:
+    """The columns of the decision's sheet. A probe stands beside the sheet, with its exclusion."""
+    candidates = decision.candidates
+    if not candidates:
         return None
-    sheet = decision.candidates[-1].sheet
+    sheet = candidates[-1].sheet
+    if len(sheet.weights) > limit:
+        return _first(decision, limit)
     names = [""] * len(sheet.weights)
-    for candidate in decision.candidates:
+    for candidate in candidates:
         if candidate.sheet is sheet:
             names[candidate.row] = candidate.target.id
-    record = CandidatesRecord(
+    return CandidatesRecord(
         targets=names,
         weights=sheet.weights,
         observations=[stats.window.attempts for stats in sheet.stats],
@@ -166,33 +165,29 @@ def _candidates(decision: Decision) -> CandidatesRecord | None:
         scores=sheet.scores,
         terms=[(term.name, term.share, term.values, term.preferred_tags, term.flags) for term in sheet.terms],
     )
-    return record if len(names) <= MAX_CANDIDATES else _bounded(record, decision)
 
 
-def _bounded(record: CandidatesRecord, decision: Decision) -> CandidatesRecord:
-    """The rows of the first `MAX_CANDIDATES` in the order of trying."""
+def _first(decision: Decision, limit: int) -> CandidatesRecord:
+    """The rows of the first `limit` in the order of trying."""
     sheet = decision.candidates[-1].sheet
-    rows = [candidate.row for candidate in decision.candidates if candidate.sheet is sheet][:MAX_CANDIDATES]
-
-    def kept(column: Sequence[T]) -> list[T]:
-        return [column[row] for row in rows]
-
-    def scored(column: Sequence[float] | None) -> list[float] | None:
-        return None if column is None else kept(column)
-
+    kept = [candidate for candidate in decision.candidates if candidate.sheet is sheet][:limit]
+    rows = [candidate.row for candidate in kept]
+    # Of one row `itemgetter` would give the entry alone.
+    of: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(*rows) if limit > 1 else lambda column: [column[rows[0]]]
+    stats = of(sheet.stats)
     return CandidatesRecord(
-        targets=kept(record.targets),
-        weights=kept(record.weights),
-        observations=kept(record.observations),
-        in_flight=kept(record.in_flight),
-        overdue=kept(record.overdue),
-        dynamics=scored(record.dynamics),
-        contrasted=scored(record.contrasted),
-        finals=scored(record.finals),
+        targets=[candidate.target.id for candidate in kept],
+        weights=of(sheet.weights),
+        observations=[each.window.attempts for each in stats],
+        in_flight=[each.in_flight for each in stats],
+        overdue=[each.overdue for each in stats],
+        dynamics=None if sheet.dynamics is None else of(sheet.dynamics),
+        contrasted=None if sheet.contrasted is None else of(sheet.contrasted),
+        finals=None if sheet.finals is None else of(sheet.finals),
         near_ties=[place for place, row in enumerate(rows) if row in sheet.band],
-        scores={name: (kept(raws), kept(values), kept(flags)) for name, (raws, values, flags) in record.scores.items()},
+        scores={name: (of(raws), of(values), of(flags)) for name, (raws, values, flags) in sheet.scores.items()},
         terms=[
-            (name, share, kept(values), kept(tags), kept(flags)) for name, share, values, tags, flags in record.terms
+            (term.name, term.share, of(term.values), of(term.preferred_tags), of(term.flags)) for term in sheet.terms
         ],
     )
 

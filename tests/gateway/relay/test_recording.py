@@ -10,9 +10,12 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from reports.core.record import AttemptRecord, EndRecord, IntentRecord
+from gateway.relay.recording import _candidates
+from reports.core.record import AttemptRecord, CandidatesRecord, EndRecord, IntentRecord
 from routing.core.catalog import Catalog, ProviderTimeouts, ScorePolicy
 from routing.core.document import Dialect
+from tests.routing.deciding import Scripted, decided, seen, some_stats
+from tests.support.documents import some_group
 from tests.support.loops import in_loop
 from tests.support.relays import (
     DONE,
@@ -251,6 +254,33 @@ async def test_the_numbers_behind_a_scored_choice_are_on_the_record():
     cost = sheet.scores["cost_score"]
     assert cost[1][1] == 1.0
     assert msgspec.json.decode(msgspec.json.encode(end), type=EndRecord).candidates is not None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_record_keeps_the_first_candidates_in_the_order_of_trying(limit: int) -> None:
+    names = ("a", "b", "c", "d")
+    known = {name: some_stats(seen(100, errors=10.0 * place)) for place, name in enumerate(names)}
+    chosen = decided(some_group(names), Scripted(known))
+    whole, bounded = _candidates(chosen, 4), _candidates(chosen, limit)
+    assert whole is not None
+    assert bounded is not None
+    order = [candidate.target.id for candidate in chosen.candidates]
+    assert (sorted(whole.targets), list(bounded.targets)) == (list(names), order[:limit])
+
+    def rows(record: CandidatesRecord) -> dict[str, Any]:
+        """Everything that is said of each target."""
+        columns = [record.weights, record.observations, record.in_flight, record.overdue, record.dynamics]
+        columns += [record.contrasted, record.finals]
+        columns += [part for score in record.scores.values() for part in score]
+        columns += [part for term in record.terms for part in term[2:]]
+        near = [place in record.near_ties for place in range(len(record.targets))]
+        return {
+            name: [near[row], *(column[row] for column in columns if column is not None)]
+            for row, name in enumerate(record.targets)
+        }
+
+    assert rows(bounded) == {name: rows(whole)[name] for name in order[:limit]}
+    assert len(msgspec.json.encode(bounded)) < len(msgspec.json.encode(whole))
 
 
 @in_loop
