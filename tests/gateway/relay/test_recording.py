@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -269,8 +270,8 @@ def test_a_record_keeps_the_first_candidates_in_the_order_of_trying(limit: int) 
 
     def rows(record: CandidatesRecord) -> dict[str, Any]:
         """Everything that is said of each target."""
-        columns = [record.weights, record.observations, record.in_flight, record.overdue, record.dynamics]
-        columns += [record.contrasted, record.finals]
+        columns: list[Sequence[object] | None] = [record.weights, record.observations, record.in_flight, record.overdue]
+        columns += [record.dynamics, record.contrasted, record.finals]
         columns += [part for score in record.scores.values() for part in score]
         columns += [part for term in record.terms for part in term[2:]]
         near = [place in record.near_ties for place in range(len(record.targets))]
