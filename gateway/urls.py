@@ -6,11 +6,13 @@ from django.views.generic import RedirectView
 
 from gateway.metrics.page import metrics
 from gateway.statics import static_file
+from reports.api.errors import elsewhere
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),
     path("admin/reports/", include("reports.urls")),
     path("admin/", admin.site.urls),
+    path("api", elsewhere),
     path("api/", include("reports.api.urls")),
     path("metrics", metrics, name="metrics"),
     path("static/<path:name>", static_file, name="static"),

@@ -93,6 +93,7 @@ def test_an_address_that_leads_nowhere_is_told_in_json(ground: Ground, who: str)
     client = ground.client(who)
     for method in ("get", "post"):
         answers = [getattr(client, method)(f"/api/{path}", headers={"Accept": "text/html"}) for path in ELSEWHERE]
+        answers.append(getattr(client, method)("/api"))
         told = {(each.status_code, each["Content-Type"], each.json()["error"]["code"]) for each in answers}
         expected = {(404, "application/json", "not_found")}
         # An id may be anything: it is asked who one is, before it is looked for.

@@ -23,10 +23,6 @@ def pages_of(ground: Ground, path: str, **parameters: Any) -> list[list[dict[str
     return [page["results"] for page in pages]
 
 
-def all_of(ground: Ground, path: str, **parameters: Any) -> list[dict[str, Any]]:
-    return [row for page in pages_of(ground, path, **parameters) for row in page]
-
-
 def test_exchanges_come_newest_first_each_once_also_when_many_began_together(ground: Ground) -> None:
     moments = [NOON + timedelta(seconds=number // 4) for number in range(22)]
     save([an_exchange(moment, request_id=f"req_{number:02}") for number, moment in enumerate(moments)])
@@ -86,7 +82,9 @@ def test_pages_of_sums_are_the_whole_list_cut(ground: Ground, path: str, span: d
             assert sum(row["requests"] for row in whole[0]) >= (40 if zone == "UTC" else 35)
             for size in (3, 16):
                 if len(keys) < 30 or size > 3:
-                    assert all_of(ground, path, **asked, page_size=size) == whole[0]
+                    pages = pages_of(ground, path, **asked, page_size=size)
+                    assert [row for page in pages for row in page] == whole[0]
+                    assert {len(page) for page in pages[:-1]} <= {size}
 
 
 def test_pages_of_decisions_are_the_whole_list_cut(ground: Ground) -> None:
