@@ -338,6 +338,8 @@ UNFOLD = {
                         "link": reverse_lazy("reports:exchanges"),
                         "permission": lambda request: request.user.has_perm("reports.view_exchange"),
                     },
+                    _page("Scheduled reports", "schedule_send", "reports.reportdefinition", "reports.view_dailyrollup"),
+                    _page("Report runs", "inventory", "reports.reportrun", "reports.view_dailyrollup"),
                 ],
             },
             {
@@ -359,8 +361,6 @@ UNFOLD = {
                 "title": "System",
                 "items": [
                     _page("Revisions", "history", "gateway.revision"),
-                    _page("Scheduled reports", "schedule_send", "reports.reportdefinition", "reports.view_dailyrollup"),
-                    _page("Report runs", "inventory", "reports.reportrun", "reports.view_dailyrollup"),
                     _page("Legal holds", "gavel", "reports.legalhold"),
                     _page("Users", "person", "auth.user"),
                     _page("User groups", "groups", "auth.group"),

@@ -74,7 +74,7 @@ class ReportDefinitionAdmin(SeesReports):
         (
             "What",
             {
-                "fields": (("report", "period"), ("group", "caller", "project"), ("provider", "model"), "baseline"),
+                "fields": (("report", "period"), ("group", "caller"), ("project", "provider"), ("model", "baseline")),
                 "description": "Names narrow it as they do on the report’s page. Days are those of the time zone below, "
                 "counted from the moment at which the report is due.",
             },
@@ -160,7 +160,7 @@ class ReportDefinitionAdmin(SeesReports):
 
 @admin.register(ReportRun)
 class ReportRunAdmin(SeesReports):
-    list_display = ("definition", "run_state", "why", "days", "started_at", "finished_at", "downloads", "short_error")
+    list_display = ("definition", "run_state", "why", "days", "finished_at", "downloads", "short_error")
     list_display_links = ("definition",)
     list_filter = ("state", "definition")
     list_select_related = ("definition",)

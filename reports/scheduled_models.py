@@ -73,7 +73,7 @@ class ReportDefinition(models.Model):
     )
     csv = models.BooleanField("CSV", default=True)
     json = models.BooleanField("JSON", default=False)
-    html = models.BooleanField("HTML", default=True, help_text="A page to read and to print.")
+    html = models.BooleanField("HTML", default=True)
     recipients = models.TextField(blank=True, help_text="Mail addresses, one a line. None: it is only kept here.")
     next_run_at = models.DateTimeField("next", null=True, editable=False)
     created_by = models.CharField(blank=True, editable=False)

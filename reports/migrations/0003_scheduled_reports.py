@@ -136,7 +136,7 @@ class Migration(migrations.Migration):
                 ("json", models.BooleanField(default=False, verbose_name="JSON")),
                 (
                     "html",
-                    models.BooleanField(default=True, help_text="A page to read and to print.", verbose_name="HTML"),
+                    models.BooleanField(default=True, verbose_name="HTML"),
                 ),
                 (
                     "recipients",
