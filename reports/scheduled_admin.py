@@ -100,7 +100,8 @@ class ReportDefinitionAdmin(SeesReports):
             obj.save()
             return
         names = set(form.changed_data)
-        if SCHEDULE_FIELDS & names:
+        before = ReportDefinition.objects.values(*SCHEDULE_FIELDS).get(pk=obj.pk)
+        if any(value != getattr(obj, name) for name, value in before.items()):
             scheduled.plan_next(obj, now=timezone.now())
             names.add("next_run_at")
         if names:  # the others stay, with what a worker may have written meanwhile
@@ -187,7 +188,7 @@ class ReportRunAdmin(SeesReports):
 
     def get_urls(self) -> list[URLPattern]:
         file = self.admin_site.admin_view(require_safe(self.file))
-        return [path("<int:pk>/<slug:format>/", file, name="reports_reportrun_file"), *super().get_urls()]
+        return [path("<int:pk>/file/<slug:format>/", file, name="reports_reportrun_file"), *super().get_urls()]
 
     def file(self, request: HttpRequest, pk: int, format: str) -> HttpResponse:
         """Always saved, never shown: nothing in it runs under our name."""

@@ -76,7 +76,7 @@ def test_runs_come_newest_first_in_pages_with_their_files(ground: Ground, defini
     (file,) = first.pop("files")
     assert (file["name"], file["url"]) == (
         "pilotage-usage-2026-03-07_2026-03-07.csv",
-        f"/admin/reports/reportrun/{newest.pk}/csv/",
+        f"/admin/reports/reportrun/{newest.pk}/file/csv/",
     )
     assert (first["state"], first["first_day"], first["last_day"]) == ("mailing", "2026-03-07", "2026-03-07")
     failed = ground.get("admin", f"reports/{definition.pk}/runs/", state="failed").json()["results"]
