@@ -43,7 +43,7 @@ def fill(days: int, *, callers: int, exchanges: int) -> int:
              "provider": f"provider{t}", "model": f"m{t}", "strategy": "dynamic_score"}
             for g, c, t in combinations
         ]  # fmt: skip
-        sums = {name: per_day for name in MEASURES} | {"cost_unknown": 0}
+        sums = dict.fromkeys(MEASURES, per_day) | {"cost_unknown": 0}
         histograms = {"duration": times, "first_content": times, "queued": few}
         DailyRollup.objects.bulk_create(
             (DailyRollup(zone="UTC", day=day, **each, **sums, **histograms) for each in names), batch_size=500
@@ -66,7 +66,7 @@ def fill(days: int, *, callers: int, exchanges: int) -> int:
         )  # fmt: skip
         if number >= 28:
             rows = []
-            small = {name: 2 for name in MEASURES} | {"cost_unknown": 0}
+            small = dict.fromkeys(MEASURES, 2) | {"cost_unknown": 0}
             for quarter in range(96):
                 slot = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(minutes=15 * quarter)
                 rows += [
