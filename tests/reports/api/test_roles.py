@@ -15,6 +15,8 @@ from reports.core.rollup import DIMENSIONS
 from reports.models import Exchange
 from tests.reports.api.ground import CALLERS, PROJECTS, REPORT, USERS, Ground
 
+ON_ONE_DATABASE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""Hundreds of requests, whose conditions are put together before any database sees them."""
 ADDRESSES = {
     "exchange-list": "exchanges/",
     "exchange-detail": "exchanges/req_team_1/",
@@ -155,6 +157,7 @@ def rows_of(ground: Ground, role: str, path: str, parameters: dict[str, Any]) ->
         assert answer.status_code in (400, 403), (path, parameters, answer.content)
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("path", LISTS)
 def test_no_parameter_shows_a_caller_what_is_anothers(busy: Ground, path: str) -> None:
     query, whose = LISTS[path]
@@ -251,6 +254,7 @@ ROUTING = {
 }
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("path", ROUTING)
 def test_who_does_not_see_routing_cannot_ask_for_it_either(busy: Ground, path: str) -> None:
     query, _ = LISTS[path]
