@@ -3,7 +3,9 @@
 import os
 from typing import Any
 
+from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter
+from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
@@ -12,7 +14,8 @@ pages: Any = get_asgi_application()
 
 from gateway.relay.messages import Receive, Scope, Send  # noqa: E402  # Django is set up by the line above
 from gateway.runtime import Runtime  # noqa: E402
-from gateway.serving import refuse_root_path  # noqa: E402
+from gateway.serving import SOCKETS, refuse_root_path  # noqa: E402
+from reports.consumers import LiveConsumer  # noqa: E402
 
 relay = Runtime()
 
@@ -35,4 +38,14 @@ async def http(scope: Scope, receive: Receive, send: Send) -> None:
     await (relay if is_for_the_relay(scope) else pages)(scope, receive, send)
 
 
-application = refuse_root_path(ProtocolTypeRouter({"http": http}))
+live: Any = AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))
+
+
+async def websocket(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"].encode() == SOCKETS:
+        await live(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008})
+
+
+application = refuse_root_path(ProtocolTypeRouter({"http": http, "websocket": websocket}))

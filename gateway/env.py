@@ -814,6 +814,24 @@ class Environment:
         "",
         "The address under which people reach the pages, for links in mails. Without it mails name the path alone.",
     )
+    live_max_watchers: int = _variable(
+        "PILOTAGE_LIVE_MAX_WATCHERS",
+        Integer(0, 10_000),
+        "50",
+        "How many live pages one process serves at a time; a further one is told so.",
+    )
+    live_answer_seconds: float = _variable(
+        "PILOTAGE_LIVE_ANSWER_SECONDS",
+        Number(0.5, 300, "seconds"),
+        "15",
+        "How long a live page may take to show what it was sent before its connection is ended.",
+    )
+    live_max_names: int = _variable(
+        "PILOTAGE_LIVE_MAX_NAMES",
+        Integer(1, 10_000),
+        "500",
+        "How many targets in model groups the live page tells apart; further ones count as `other`.",
+    )
     api_requests_per_minute: int = _variable(
         "PILOTAGE_API_REQUESTS_PER_MINUTE",
         Integer(0, 1_000_000),

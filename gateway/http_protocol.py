@@ -24,7 +24,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from gateway.relay.messages import UNFINISHED
-from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, Application, ClientLimits
+from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, SOCKETS, Application, ClientLimits
+from gateway.socket_protocol import MAX_MESSAGE_BYTES, PING_SECONDS, sockets
 
 log = logging.getLogger("pilotage.serving")
 
@@ -231,6 +232,8 @@ class ClientProtocol(HttpToolsProtocol):
         self._stalled_since = 0.0
         self._without_upgrade = False
         """The head that came asks for another protocol and has a body, which the parser would not read."""
+        self._opens_socket = False
+        """The head that came is a websocket's, whose protocol takes over."""
         self._ended = False
         """Nothing more is read from this connection."""
         self._running: Cycle | None = None
@@ -266,6 +269,10 @@ class ClientProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
+            if self._opens_socket:
+                self._ended = True
+                self.handle_websocket_upgrade()
+                return
             # Answered as the plain request it also is: Java's client offers h2c with every first request.
             if self._without_upgrade:
                 self._read_without_upgrade(data[upgrade.args[0] :])
@@ -323,6 +330,10 @@ class ClientProtocol(HttpToolsProtocol):
             self._without_upgrade = True
             return
         http_version = parser.get_http_version()
+        if parser.should_upgrade() and self._wants_socket(http_version):
+            scope["method"] = "GET"
+            self._opens_socket = True
+            return
         if http_version == "1.1":
             keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         else:
@@ -367,12 +378,27 @@ class ClientProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
+    def _wants_socket(self, http_version: str) -> bool:
+        """At the one address where there are any, as the connection's only request."""
+        return (
+            self.url.partition(b"?")[0] == SOCKETS
+            and self.ws_protocol_class is not None
+            and http_version == "1.1"
+            and self.parser.get_method() == b"GET"
+            and (b"upgrade", b"websocket") in [(name, value.lower()) for name, value in self.headers]
+            and not self._is_serving()
+        )
+
+    def _should_upgrade(self) -> bool:
+        """uvicorn asks; it would take every offer of a websocket, and the request would have no end."""
+        return self._opens_socket
+
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._without_upgrade:
+        if self._without_upgrade or self._opens_socket:
             return
         self._phase = IDLE
         if self._lingers:
@@ -544,7 +570,11 @@ def server_for(
         interface="asgi3",
         loop="uvloop",
         http=type("BoundClientProtocol", (ClientProtocol,), {"limits": limits}),
-        ws="none",
+        ws=sockets(limits) or "none",
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PING_SECONDS,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -8,6 +8,7 @@ import time
 from django.conf import settings
 from django.db import connections
 
+from gateway.live import Live
 from gateway.loader import Follower
 from gateway.metrics.board import Board
 from gateway.metrics.listener import LISTENING, listen_for_metrics
@@ -19,6 +20,7 @@ from gateway.snapshot import Snapshot
 from gateway.upstream.http1 import Http1Transport
 from gateway.upstream.httpx_transport import HttpxTransport
 from gateway.upstream.transports import Transports
+from reports.live_folder import LiveFolder
 from reports.progress import Progress, read_progress
 from reports.spool import LineLog, Spool
 from routing.core.affinity import Pins
@@ -62,6 +64,7 @@ class Runtime:
                 self.metrics.start(self._relay, self._follower)
                 if LISTENING.bound is not None:
                     listen_for_metrics(LISTENING.bound, self.metrics.registry(), token=process.metrics_token)
+            Live(self._relay, LiveFolder(process.data_dir), max_names=process.live_max_names).start()
             self._follower.start()
             self._follower.first_look.wait(patience_s)
         return self._relay

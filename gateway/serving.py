@@ -30,6 +30,8 @@ COLLECT_AFTER = (5_000, 20, 100)
 """Thresholds of the collector. A request leaves hardly a cycle behind: at Python's own thresholds looking for some took a
 twentieth of the time. Small enough that one look at the youngest stays within a few milliseconds."""
 
+SOCKETS = b"/admin/reports/live/socket"
+"""The one path at which there is a websocket: `gateway.asgi` says what answers there."""
 KEEP_ALIVE_SECONDS = 75
 """Longer than the pools of usual clients and proxies keep a connection, so that it is they who close it."""
 

@@ -325,6 +325,12 @@ UNFOLD = {
             {
                 "title": "Reports",
                 "items": [
+                    {
+                        "title": "Live",
+                        "icon": "monitoring",
+                        "link": reverse_lazy("reports:live"),
+                        "permission": lambda request: request.user.has_perm("reports.view_dailyrollup"),
+                    },
                     _report("Usage", "bar_chart", "usage"),
                     _report("Cost", "payments", "cost"),
                     _report("Savings", "savings", "savings"),
