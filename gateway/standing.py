@@ -108,7 +108,8 @@ def needs(checks: Sequence[Check], found: Traffic | None) -> list[tuple[str, str
         said.append((f"{percent(failed.value)} of today's requests failed. See where and why.", url))
     unknown = by_title["Cost not known, 7 days"].value
     if unknown:
-        text = f"{shown(unknown, 'count')} requests of the last 7 days have no known cost: enter the missing prices."
+        who = "One request" if unknown == 1 else f"{shown(unknown, 'count')} requests"
+        text = f"{who} of the last 7 days without a known cost: enter the missing prices."
         said.append((text, reverse("admin:routing_providermodel_changelist")))
     return said
 
@@ -199,7 +200,7 @@ def _targets(now: datetime) -> Check:
         return Check(title="Targets", state="good", text="None was kept out today.")
     names = sorted(out, key=lambda name: (-out[name], name))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    listed = ", ".join(f"{name} ({out[name]:,} times)" for name in names[:3])
+    listed = ", ".join(f"{name} ({_times(out[name])})" for name in names[:3])
     return Check(
         title="Targets",
         state="warning",
@@ -207,6 +208,10 @@ def _targets(now: datetime) -> Check:
         action="See why.",
         url=f"{reverse('reports:report', args=['decisions'])}?period=today",
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _cards(asked: Scope, when: str) -> list[Card]:

@@ -26,19 +26,27 @@ MOST_NAMES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    days: Q | None = None
+    """Of daily rows. `None`: none."""
+    slots: Q | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Rows of the rollups that make up one span, each exchange in exactly one of them."""
 
     filters: Filters
     span: Span
-    days: Q | None
-    """Of daily rows. `None`: none."""
-    slots: Q | None
+    whole: Parts
+    """For sums of the whole span: days of the installation's zone wherever they lie within it."""
+    steps: Parts
+    """For sums over time: only rows that lie within one step."""
 
     def sums(self, measures: Sequence[str], *, by: Sequence[str] = (), over_time: bool = False) -> Mapping[Key, Sums]:
         """Grouped by columns of `reports.core.rollup.DIMENSIONS`, within the filters' names."""
         found: dict[Key, dict[str, int]] = {}
-        for rows, time in self._rows():
+        for rows, time in self._rows(self.steps if over_time else self.whole):
             grouping = (*((time,) if over_time else ()), *by)
             sums = {f"sum_{name}": Sum(name, default=0) for name in measures}
             if not grouping:
@@ -54,14 +62,16 @@ class Source:
         """Zeros where there is nothing."""
         return dict.fromkeys(measures, 0) | dict(self.sums(measures).get((), {}))
 
-    def histograms(self, times: Sequence[str], *, by: Sequence[str] = ()) -> dict[Key, tuple[Histogram, ...]]:
-        """Over time: the bucket's place comes first in a key. One histogram for each of `times`, of exchanges that were
+    def histograms(
+        self, times: Sequence[str], *, by: Sequence[str] = (), over_time: bool = False
+    ) -> dict[Key, tuple[Histogram, ...]]:
+        """One histogram for each of `times`, of exchanges that were
         sent to a provider."""
         counted: dict[Key, tuple[Counter[bytes], ...]] = {}
-        for rows, time in self._rows():
+        for rows, time in self._rows(self.steps if over_time else self.whole):
             sent = rows.exclude(provider="").order_by().values_list(time, *by, *times)
             for row in sent.iterator(chunk_size=READ_AT_ONCE):
-                key = self._placed(row[: 1 + len(by)], time)
+                key = self._placed(row[: 1 + len(by)], time) if over_time else row[1 : 1 + len(by)]
                 counters = counted.setdefault(key, tuple(Counter() for _ in times))
                 for counter, data in zip(counters, row[1 + len(by) :], strict=True):
                     if data:
@@ -71,20 +81,20 @@ class Source:
     def names(self) -> dict[str, list[str]]:
         """What there is of each of the filters' names in the span, whatever else is filtered."""
         found: dict[str, set[str]] = {name: set() for name in NAMES}
-        for rows, _ in self._rows(filtered=False):
+        for rows, _ in self._rows(self.whole, filtered=False):
             for row in rows.order_by().values_list(*NAMES).distinct()[: MOST_NAMES * len(NAMES)]:
                 for name, value in zip(NAMES, row, strict=True):
                     if value and len(found[name]) < MOST_NAMES:
                         found[name].add(value)
         return {name: sorted(values) for name, values in found.items()}
 
-    def _rows(self, *, filtered: bool = True) -> Iterable[tuple[QuerySet[Any], str]]:
+    def _rows(self, parts: Parts, *, filtered: bool = True) -> Iterable[tuple[QuerySet[Any], str]]:
         """Each with the column that holds its time."""
         names = self.filters.names if filtered else {}
-        if self.days is not None:
-            yield DailyRollup.objects.filter(self.days, **names), "day"
-        if self.slots is not None:
-            yield SlotRollup.objects.filter(self.slots, **names), "slot"
+        if parts.days is not None:
+            yield DailyRollup.objects.filter(parts.days, **names), "day"
+        if parts.slots is not None:
+            yield SlotRollup.objects.filter(parts.slots, **names), "slot"
 
     def _placed(self, key: Key, time: str) -> Key:
         first, *rest = key
@@ -151,14 +161,21 @@ def decision_counts(filters: Filters, *, dimensions: Sequence[str] = ()) -> dict
 
 def _source(filters: Filters, span: Span, ledger: Mapping[date, RolledDay]) -> Source:
     if span.start >= span.end:
-        return Source(filters=filters, span=span, days=None, slots=None)
+        return Source(filters=filters, span=span, whole=Parts(), steps=Parts())
+    whole = _parts(span, ledger)
     gone = any(row.slots_gone and day_span(day, report_zone()).end > span.start for day, row in ledger.items())
-    if filters.zone != report_zone() or (filters.by_hours and not gone):
-        return Source(filters=filters, span=span, days=None, slots=_within([span]))
+    in_slots = filters.zone != report_zone() or (filters.by_hours and not gone)
+    steps = Parts(slots=_within([span])) if in_slots else whole
+    return Source(filters=filters, span=span, whole=whole, steps=steps)
+
+
+def _parts(span: Span, ledger: Mapping[date, RolledDay]) -> Parts:
+    """Whole days that are summed up, and quarters of an hour for all else."""
+    zone = report_zone()
     whole: list[date] = []
     open_spans: list[Span] = []
-    for day in days_between(day_of(span.start, filters.zone), day_of(span.end, filters.zone)):
-        of_day = day_span(day, filters.zone)
+    for day in days_between(day_of(span.start, zone), day_of(span.end, zone)):
+        of_day = day_span(day, zone)
         start, end = max(of_day.start, span.start), min(of_day.end, span.end)
         if start >= end:
             continue
@@ -170,7 +187,7 @@ def _source(filters: Filters, span: Span, ledger: Mapping[date, RolledDay]) -> S
             open_spans[-1] = Span(start=open_spans[-1].start, end=end)
         else:
             open_spans.append(Span(start=start, end=end))
-    return Source(filters=filters, span=span, days=_of_days(whole), slots=_within(open_spans))
+    return Parts(days=_of_days(whole), slots=_within(open_spans))
 
 
 def _of_days(days: Sequence[date]) -> Q | None:

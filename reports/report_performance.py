@@ -16,7 +16,7 @@ Times = tuple[Histogram, ...]
 
 
 def performance(filters: Filters, scope: Scope) -> Report:
-    found = scope.now.histograms(TIMES, by=TARGET)
+    found = scope.now.histograms(TIMES, by=TARGET, over_time=True)
     whole, before = _all(found), _all(scope.before.histograms(TIMES))
     over_time = {
         place: _all({key: times for key, times in found.items() if key[0] == place})

@@ -138,13 +138,14 @@ def test_percentiles_are_those_of_the_rows_that_reached_a_provider(database):
     exchanges = some_exchanges()
     save(exchanges)
     roll(now=NOW)
-    found = scope(asked()).now.histograms(("duration",))
+    found = scope(asked()).now.histograms(("duration",), over_time=True)
+    whole = scope(asked()).now.histograms(("duration",))
     expected = Histogram()
     for row in exchanges:
         if row.started_at in asked().span and row.provider:
             expected.add(bucket_of(row.duration_ms or 0))
     assert merged(histogram for (histogram,) in found.values()) == expected
-    assert len(found) == 10
+    assert (len(found), whole) == (10, {(): (expected,)})
 
 
 def test_a_day_whose_quarters_are_deleted_is_told_from_its_daily_sums_and_said_to_be_missing_elsewhere(database):
@@ -159,7 +160,8 @@ def test_a_day_whose_quarters_are_deleted_is_told_from_its_daily_sums_and_said_t
     assert one_day.missing == [
         "Sums by quarter of an hour are deleted up to 2025-03-25: a day stands at its first hour."
     ]
-    assert scope(asked(zone=KATHMANDU)).now.total(("requests",)) == {"requests": 0}
+    assert scope(asked(zone=KATHMANDU)).now.total(("requests",)) == {"requests": 1}
+    assert scope(asked(zone=KATHMANDU)).now.sums(("requests",), over_time=True) == {}
     assert scope(asked(zone=KATHMANDU)).missing == [
         "Sums by quarter of an hour are deleted up to 2025-03-25: until then only days of UTC are known."
     ]

@@ -248,7 +248,7 @@ def test_the_list_shows_and_exports_what_is_filtered(client: Client) -> None:
     assert sorted(row.values[0] for row in page.context["found"].rows) == sorted(expected)
     answer = client.get(f"/admin/reports/exchanges/?{PERIOD}&only=fell_back&caller=caller-0&format=csv")
     assert answer["Content-Disposition"] == 'attachment; filename="pilotage-exchanges-2025-03-24_2025-04-02.csv"'
-    read = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))
+    read = list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
     assert sorted(row["exchange"] for row in read) == sorted(expected)
     with CaptureQueriesContext(connection) as statements:
         client.get(f"/admin/reports/exchanges/?{PERIOD}&only=failed")
@@ -321,7 +321,7 @@ def test_every_report_is_exported_with_the_same_filters(client: Client, slug: st
     fill(20)
     for format, kind in (("csv", "text/csv"), ("json", "application/json"), ("html", "text/html")):
         answer = client.get(f"/admin/reports/{slug}/?{PERIOD}&caller=caller-1&format={format}")
-        body = b"".join(answer.streaming_content).decode()
+        body = answer.getvalue().decode()
         assert (answer.status_code, answer["Content-Type"].split(";")[0]) == (200, kind)
         assert f'filename="pilotage-{slug}-2025-03-24_2025-04-02.{format}"' in answer["Content-Disposition"]
         assert "2025-03-24 to 2025-04-02, UTC" in body
@@ -334,7 +334,7 @@ def test_names_of_callers_cannot_write_into_a_page_or_compute_in_a_sheet(client:
     roll(now=LATER)
     page = client.get(f"/admin/reports/usage/?{PERIOD}").content.decode()
     assert "<img src=x" not in page
-    sheet = b"".join(client.get(f"/admin/reports/usage/?{PERIOD}&format=csv&table=by-caller").streaming_content)
+    sheet = client.get(f"/admin/reports/usage/?{PERIOD}&format=csv&table=by-caller").getvalue()
     assert sheet.decode().splitlines()[1].startswith("\"'=1<img")
 
 
