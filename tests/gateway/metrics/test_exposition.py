@@ -132,6 +132,7 @@ def test_the_figures_agree_with_the_records_of_the_same_requests(
         ask(gateway, token, "chat", messages=1),
     ]
     assert statuses == [200] * 11 + [404, 401, 400]
+    gateway.until(lambda: len(ends(gateway)) == len(statuses), what="every record")
     records = ends(gateway)
     url = metrics_of(gateway)
     gateway.until(lambda: () in of(read(url), "pilotage_ingest_lag_seconds"), what="the database's answer")
@@ -175,7 +176,7 @@ def test_a_stream_is_open_until_it_is_over(start_gateway: StartGateway, start_si
         received = answer.iter_lines()  # kept: an iterator that is dropped closes the stream
         next(received)
         assert figures() == (1, 1)
-    gateway.until(lambda: figures() == (0, 0), what="the end of the stream")
+    gateway.until(lambda: figures() == (0, 0) and len(ends(gateway)) == 1, what="the end of the stream")
     agree(read(metrics_of(gateway)), ends(gateway))
 
 
