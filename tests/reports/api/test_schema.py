@@ -26,7 +26,7 @@ from tests.reports.api.ground import Ground
 from tests.reports.records import a_spool, an_end, an_intent
 
 WHO = ("team", "open", "rival", "admin", "accountant", "nobody", "revoked")
-TRIED = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+TRIED = settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 """For each operation, once with what is described and once with what is not, on both databases."""
 CHECKS = [
     not_a_server_error,
