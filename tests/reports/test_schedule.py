@@ -94,6 +94,8 @@ def daily(zone: str, hour: int, minute: int) -> Schedule:
         (daily("America/Havana", 0, 0), "2026-03-07T12:00Z", ["2026-03-08T05:00Z", "2026-03-09T04:00Z"]),
         # Apia had no 30 December 2011.
         (daily("Pacific/Apia", 12, 0), "2011-12-29T00:00Z", ["2011-12-29T22:00Z", "2011-12-30T22:00Z", "2011-12-31T22:00Z"]),
+        # Toronto skipped the half hours around a midnight: the time of a day came on the next.
+        (daily("America/Toronto", 23, 45), "1919-03-31T04:35Z", ["1919-03-31T04:45Z", "1919-04-01T03:45Z"]),
         # An hour that the clock shows twice has its minute twice; Lord Howe moves by half an hour.
         (
             Schedule(every="hour", zone=ZoneInfo("Europe/Oslo"), minute=30),

@@ -13,6 +13,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from reports import mailing, scheduled
+from reports.core.schedule import Schedule
 from reports.rollups import roll
 from reports.scheduled_models import ReportDefinition, ReportFile, ReportRun
 from tests.reports.rows import an_exchange, elsewhere, save
@@ -75,6 +76,22 @@ def test_those_who_look_at_the_same_time_queue_and_make_it_once(database: str) -
         thread.join()
     assert (problems, set(made), runs()) == ([], {True}, [(SIX, "done")])
     assert ReportFile.objects.count() == 2
+
+
+def test_a_report_that_is_changed_meanwhile_is_not_queued_for_its_old_time(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = a_definition()
+    later = SIX + timedelta(days=3)
+
+    def changed_while_looking(self: Any, moment: datetime) -> datetime:
+        ReportDefinition.objects.filter(pk=definition.pk).update(next_run_at=later)
+        return SIX + timedelta(days=1)
+
+    monkeypatch.setattr(Schedule, "next_after", changed_while_looking)
+    assert scheduled.due(now=SIX).make == []
+    definition.refresh_from_db()
+    assert (runs(), definition.next_run_at) == ([], later)
 
 
 def test_a_due_time_cannot_have_two_runs(database: str) -> None:
