@@ -97,7 +97,7 @@ def decisions(filters: Filters, scope: Scope) -> Report:
             ),
             Section(
                 title="Scores",
-                note="How often a candidate's score fell into each tenth. " + note,
+                note="How often a candidate's score fell into each tenth, named by where it begins. " + note,
                 tables=[
                     _tenths(counts, "final_score", "Final score of every candidate"),
                     _tenths(counts, "chosen_final_score", "Final score of the first choice"),
@@ -238,7 +238,7 @@ def _tenths(counts: Counts, dimension: str, title: str) -> Table:
         title=title,
         columns=[
             Column(name="target", title="Target"),
-            *(Column(name=tenth, title=tenth, kind="count") for tenth in TENTHS),
+            *(Column(name=tenth, title=tenth.partition("-")[0], kind="count") for tenth in TENTHS),
         ],
         rows=[
             Row(values=[target or NO_NAME, *(of_target.get(tenth, 0) for tenth in TENTHS)])
