@@ -37,4 +37,12 @@ def links(run: ReportRun) -> SafeString | str:
         )
         for file in run.files.all()
     ]
-    return format_html_join(", ", '<a href="{}" download aria-label="{}">{}</a> ({})', found) if found else "–"
+    return (
+        format_html_join(
+            ", ",
+            '<a class="text-primary-600 dark:text-primary-500" href="{}" download aria-label="{}">{}</a> ({})',
+            found,
+        )
+        if found
+        else "–"
+    )

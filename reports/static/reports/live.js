@@ -97,7 +97,7 @@
             in_flight: number(view.in_flight, 0),
             queued: number(view.queued, 0),
             processes: number(view.processes, 0),
-            revisions: view.revisions.join(", ") || "–",
+            revisions: view.revisions.filter(Boolean).join(", ") || "–",
         };
         for (const [name, text] of Object.entries(figures)) put(root.querySelector(`[data-figure="${name}"]`), text);
         const shown = view.groups.map(showGroup);
