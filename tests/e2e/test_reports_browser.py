@@ -115,8 +115,15 @@ def serious(window: Window) -> list[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.timeout(400)  # some sixty pages, each looked through by axe
-@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "narrow"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        pytest.param(1280, False, id="desktop-light"),
+        pytest.param(390, True, id="narrow-dark"),
+        pytest.param(1280, True, id="desktop-dark", marks=pytest.mark.full),
+        pytest.param(390, False, id="narrow-light", marks=pytest.mark.full),
+    ],
+)
 def test_every_page_fits_its_screen_and_keeps_nobody_out(
     busy_site: GatewayProcess, chromium: Chromium, width: int, dark: bool
 ) -> None:
