@@ -166,13 +166,13 @@ def test_two_watchers_see_what_the_records_say_while_requests_run(chromium: Chro
         expect(window.page.locator("[data-figure=processes]")).to_have_text(str(workers))
     before = len(site.ends())
     began = [figure(window, "count") for window in windows]
-    site.ask(per_second=30, seconds=4)
+    site.ask(per_second=50, seconds=4)
     site.ask(per_second=5, seconds=2, model="broken")
     for window in windows:
         window.page.wait_for_function("Number(document.querySelector('[data-figure=per_second]').textContent) > 5")
         window.shot(f"live-{window.page.viewport_size['width']}")  # type: ignore[index]  # it has one
     ends = site.ends()[before:]
-    assert len(ends) == 130
+    assert len(ends) == 210
     for window, at_first in zip(windows, began, strict=True):
         expect(window.page.locator("[data-figure=count]")).to_have_text(str(at_first + len(ends)))
         expect(window.page.locator("[data-figure=in_flight]")).to_have_text("0")

@@ -186,7 +186,7 @@ def test_the_workers_of_one_server_answer_for_each_other_also_for_one_that_was_k
     gateway = start_gateway(configuration(*origins), workers=2, environment={"PILOTAGE_METRICS_PORT": "0"})
     token = gateway.until_accepted(gateway.token())
 
-    for _ in range(20):  # whichever worker is asked
+    for _ in range(8):  # whichever worker is asked
         gateway.until_accepted(token)
 
     def asked(count: int) -> None:
@@ -200,7 +200,7 @@ def test_the_workers_of_one_server_answer_for_each_other_also_for_one_that_was_k
             return False
         return True
 
-    asked(40)
+    asked(16)
     processes = {record_file.name.split("-")[1] for record_file in (gateway.data / "spool").glob("*.jsonl")}
     assert len(processes) == 2
     gateway.until(agreed, what="the figures of both workers", seconds=10)
@@ -211,7 +211,7 @@ def test_the_workers_of_one_server_answer_for_each_other_also_for_one_that_was_k
     gateway.until(lambda: victim not in descendants(gateway.pid), what="its end")
     gateway.until(lambda: len(descendants(gateway.pid)) == 2, what="another in its place")
     gateway.until(lambda: gateway.ready() and gateway.ready(), what="readiness")
-    asked(20)
+    asked(8)
     gateway.until(agreed, what="the figures of all three", seconds=10)
 
 
