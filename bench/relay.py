@@ -179,7 +179,7 @@ STEPS: Final[Sequence[tuple[str, object, str]]] = (
 
 WHOLE: Final = "**the whole**"
 BETWEEN: Final = "between the steps"
-BESIDE: Final = "beside it, in a thread: encode and write the log line"
+BESIDE: Final = "beside it, in a thread: write the log line"
 
 
 class Stopwatch:

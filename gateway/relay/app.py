@@ -62,7 +62,7 @@ class RecordSink(Protocol):
 
 
 class LineSink(Protocol):
-    """Where log lines go; encodes them elsewhere and never blocks."""
+    """Where log lines go; never blocks."""
 
     def write(self, entry: object) -> None: ...
 

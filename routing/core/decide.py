@@ -538,10 +538,6 @@ def mean_by_share(terms: Sequence[TermColumn]) -> list[float]:
     if len(terms) == 1:
         sums: Sequence[float] = first.values
         shares = 1.0 if first.share > 0.0 else 0.0
-    elif len(terms) == 2:
-        one, other = first.share, terms[1].share
-        shares = one + other
-        sums = [one * mine + other * its for mine, its in zip(first.values, terms[1].values, strict=True)]
     else:
         shares = sum([term.share for term in terms])
         sums = [first.share * value for value in first.values]
