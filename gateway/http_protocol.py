@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any
 from urllib.parse import unquote
@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
-from gateway.relay.messages import UNFINISHED
+from gateway.relay.messages import BODY_FOLLOWS, HANG_UP, UNFINISHED
 from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, SOCKETS, Application, ClientLimits
 from gateway.socket_protocol import MAX_MESSAGE_BYTES, PING_SECONDS, sockets
 
@@ -40,8 +40,6 @@ ENDING_SECONDS = 2.0
 
 JOINED_BYTES = 65_536
 """A longer body goes out behind its head instead of being copied."""
-
-EXTENSIONS: dict[str, dict[object, object]] = {UNFINISHED: {}}
 
 _BODY_FIELDS = (b"content-length", b"transfer-encoding")
 
@@ -70,6 +68,9 @@ class Refused(Exception):
 class Cycle(RequestResponseCycle):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.task: asyncio.Task[None] | None = None
+        """That serves it, while it runs."""
+        self.on_hang_up: Callable[[asyncio.Task[None]], None] | None = None
         self._head = b""
         """Waits for what comes behind it, at most to the end of the loop's turn: both go out in one write."""
 
@@ -84,7 +85,8 @@ class Cycle(RequestResponseCycle):
             self.response_started = True
             self.waiting_for_100_continue = False
             self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
-            asyncio.get_running_loop().call_soon(self._write_head)
+            if BODY_FOLLOWS not in message:
+                asyncio.get_running_loop().call_soon(self._write_head)
             return
         more = message.get("more_body", False)
         self._write_body(message.get("body", b""), more=more)
@@ -150,6 +152,19 @@ class Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
+    def hang_up(self) -> None:
+        """The client has left."""
+        self.disconnected = True
+        self.message_event.set()
+        if self.on_hang_up is not None and self.task is not None:
+            self.on_hang_up(self.task)
+
+    def start(self, app: Any, loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[None]]) -> None:
+        """`tasks`: it is one of them as long as it runs. One that is cancelled before its first step stays, as done."""
+        self.task = loop.create_task(self.run_asgi(app))
+        self.tasks = tasks
+        tasks.add(self.task)
+
     async def run_asgi(self, app: Any) -> None:
         """As uvicorn's, but that a cancelled request is no error of the application, and closes without an end."""
         try:
@@ -169,6 +184,10 @@ class Cycle(RequestResponseCycle):
                 self.transport.close()
         finally:
             self.on_response = _nothing
+            self.on_hang_up = None
+            if self.task is not None:
+                self.tasks.discard(self.task)
+                self.task = None
 
 
 class ExpectingCycle(Cycle):
@@ -237,20 +256,30 @@ class ClientProtocol(HttpToolsProtocol):
         self._ended = False
         """Nothing more is read from this connection."""
         self._running: Cycle | None = None
+        self._idle_since = 0.0
+        self._extensions: dict[str, Any] = {UNFINISHED: {}, HANG_UP: self._when_client_leaves}
 
     def connection_lost(self, exc: Exception | None) -> None:
         running = self._running
         if running is not None and not running.response_complete:
             # uvicorn tells only the newest of several pipelined requests.
-            running.disconnected = True
-            running.message_event.set()
+            running.hang_up()
         self.pipeline.clear()
+        self._extensions.clear()  # they name this connection
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
         """Nothing more will be sent: taken for leaving. What the client did not read would else keep the connection."""
         if self._is_serving():
             _reset(self.transport)
+
+    def _when_client_leaves(self, call: Callable[[asyncio.Task[None]], None]) -> None:
+        running = self._running
+        assert running is not None
+        running.on_hang_up = call
+        self.flow.resume_reading()  # nothing else tells that the client has left
+        if running.disconnected:
+            self.loop.call_soon(running.hang_up)
 
     def _is_serving(self) -> bool:
         running = self._running
@@ -259,8 +288,6 @@ class ClientProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
         if self._phase == IDLE:
             self._begin_head(0)
         if self._phase == HEAD:
@@ -345,7 +372,7 @@ class ClientProtocol(HttpToolsProtocol):
             url = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
         raw_path, _, query = url.partition(b"?")
         path = raw_path.decode("ascii")
-        scope["extensions"] = EXTENSIONS
+        scope["extensions"] = self._extensions
         scope["method"] = parser.get_method().decode("ascii")
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
@@ -371,7 +398,7 @@ class ClientProtocol(HttpToolsProtocol):
         running = self._running
         if running is None or running.response_complete:
             self._running = cycle
-            self._start_asgi_task(cycle, self.app)
+            cycle.start(self.app, self.loop, self.tasks)
         else:
             if len(self.pipeline) >= MAX_PIPELINED:
                 raise Refused("too_many_pipelined")
@@ -403,22 +430,25 @@ class ClientProtocol(HttpToolsProtocol):
         self._phase = IDLE
         if self._lingers:
             self._lingers = False
-            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_SECONDS, self.timeout_keep_alive_handler)
+            self._idle_since = self.loop.time()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """As uvicorn's, but that the sweep ends what has been idle for long."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
         if self.pipeline:
-            self._running = self.pipeline[-1][0]  # type: ignore[assignment]  # only our cycles are put there
-        super().on_response_complete()
-        if self._phase == BODY and not self.transport.is_closing() and not self._lingers:
-            # Refused before its body was whole. The keep-alive timer does not count: the client is not idle.
-            self._unset_keepalive_if_required()
+            cycle, app = self.pipeline.pop()
+            assert isinstance(cycle, Cycle)  # no other kind is put there
+            self._running = cycle
+            cycle.start(app, self.loop, self.tasks)
+        elif self._phase == BODY and not self._lingers:
+            # Refused before its body was whole.
             self._lingers = True
-            self._since = self.loop.time()
-
-    def timeout_keep_alive_handler(self) -> None:
-        if self._phase != HEAD:
-            super().timeout_keep_alive_handler()
+            self._since = self._idle_since
 
     # Ends
 
@@ -440,9 +470,12 @@ class ClientProtocol(HttpToolsProtocol):
         if self.flow.read_paused and self._is_serving() and _has_left(transport):
             _reset(transport)
             return
-        if self._phase == IDLE or transport.is_closing():
+        if transport.is_closing():
             return
-        if self._phase == HEAD:
+        if self._phase == IDLE:
+            if now - self._idle_since >= KEEP_ALIVE_SECONDS and not self._is_serving():
+                transport.close()
+        elif self._phase == HEAD:
             if now - self._since >= limits.head_seconds:
                 if self._head_bytes:
                     self._refuse(Refused("request_timeout"))
@@ -472,8 +505,7 @@ class ClientProtocol(HttpToolsProtocol):
         elif running.response_started:
             self.transport.abort()
         else:
-            running.disconnected = True
-            running.message_event.set()
+            running.hang_up()
             self._answer(refused)
 
     def _answer(self, refused: Refused) -> None:
@@ -541,11 +573,12 @@ class Server(uvicorn.Server):
             bound.close()
         for connection in list(state.connections):
             connection.shutdown()
-        log.info("draining", extra={"requests": len(state.tasks), "seconds": self._drain_seconds})
+        log.info("draining", extra={"requests": len(self._running()), "seconds": self._drain_seconds})
         await self._until_idle(self._drain_seconds)
-        if state.tasks:
-            log.warning("requests were cut off at the end of the drain", extra={"requests": len(state.tasks)})
-            for task in list(state.tasks):
+        running = self._running()
+        if running:
+            log.warning("requests were cut off at the end of the drain", extra={"requests": len(running)})
+            for task in running:
                 task.cancel()
             await self._until_idle(ENDING_SECONDS)
         for connection in list(state.connections):
@@ -553,11 +586,14 @@ class Server(uvicorn.Server):
         if self._sweeper is not None:
             self._sweeper.cancel()
 
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [task for task in self.server_state.tasks if not task.done()]
+
     async def _until_idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         by = loop.time() + seconds
         state = self.server_state
-        while (state.connections or state.tasks) and not self.force_exit and loop.time() < by:  # noqa: ASYNC110 - nobody tells
+        while (state.connections or self._running()) and not self.force_exit and loop.time() < by:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
 
 

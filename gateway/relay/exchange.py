@@ -23,6 +23,7 @@ from gateway.relay.attempt import (
 )
 from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
 from gateway.relay.messages import (
+    HANG_UP,
     JSON,
     UNFINISHED,
     BodyTooLarge,
@@ -63,6 +64,9 @@ LEAST_ATTEMPT_SECONDS = 0.05
 
 WATCH_AFTER_SECONDS = 0.02
 """An answer that takes longer is worth watching for its client's leaving; a faster one is over before it matters."""
+
+
+WhenClientLeaves = Callable[[Callable[[asyncio.Task[None]], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,7 @@ class Exchange:
         "usage",
         "wall",
         "watcher",
+        "when_client_leaves",
     )
 
     def __init__(self, relay: "Relay", endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, id: str) -> None:
@@ -134,7 +139,9 @@ class Exchange:
         self.fields = dict(self.headers)
         """The last of each name."""
         self.query: bytes = scope.get("query_string", b"")
-        self.leaves_open = UNFINISHED in (scope.get("extensions") or ())
+        extensions = scope.get("extensions") or {}
+        self.leaves_open = UNFINISHED in extensions
+        self.when_client_leaves: WhenClientLeaves | None = extensions.get(HANG_UP)
         self.loop = asyncio.get_running_loop()
         self.receive = receive
         self.send = send
@@ -334,8 +341,11 @@ class Exchange:
 
     def _watch(self) -> None:
         """From now on the client's leaving cancels this exchange."""
+        if self.when_client_leaves is not None:
+            return self.when_client_leaves(self._hung_up)
         self.task = asyncio.current_task()
         self.watcher = self.loop.call_later(WATCH_AFTER_SECONDS, self._start_watching)
+        return None
 
     def _start_watching(self) -> None:
         self.watcher = asyncio.ensure_future(self._until_client_leaves())
@@ -343,10 +353,15 @@ class Exchange:
     async def _until_client_leaves(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+        if self.task is not None:
+            self._hung_up(self.task)
+
+    def _hung_up(self, task: asyncio.Task[None]) -> None:
         whole = self.answered or (self.downstream is not None and self.downstream.ended)
-        if not whole and self.task is not None:
+        if not whole:
             self.client_left = True
-            self.task.cancel()
+            self.task = task
+            task.cancel()
 
     def _client_left(self) -> None:
         self.outcome = "client_cancelled"

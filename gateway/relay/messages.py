@@ -15,6 +15,13 @@ UNFINISHED = "pilotage.unfinished"
 """In a scope's `extensions`: the server closes the connection, without the mark that ends a message, when the application
 returns from an answer that it did not end."""
 
+HANG_UP = "pilotage.hang_up"
+"""In a scope's `extensions`: a function that takes what to call, with the request's task, when the client leaves before
+its answer is whole. Without it only `receive` tells."""
+
+BODY_FOLLOWS = "pilotage.body_follows"
+"""In a start message: the body comes at once, so the head may wait for it."""
+
 
 class ClientLeft(Exception):
     """The client closed its connection before its request was whole or its answer complete."""
@@ -57,5 +64,5 @@ async def answer(send: Send, status: int, headers: list[Header], body: bytes, *,
     """One whole answer. `head_only`: the length is that of `body`, which a HEAD request does not get."""
     if status != 204:
         headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
     await send({"type": "http.response.body", "body": b"" if head_only else body})

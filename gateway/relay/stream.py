@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gateway.dialects.neutral import DialectModule, MalformedAnswer, StreamEvent, StreamReader
 from gateway.relay.attempt import AttemptFailed, failure_of, malformed
-from gateway.relay.messages import ClientLeft, Header, Send
+from gateway.relay.messages import BODY_FOLLOWS, ClientLeft, Header, Send
 from gateway.upstream.client import UpstreamResponse
 from gateway.upstream.errors import ResponseTimeout, UpstreamError
 from routing.core.catalog import ProviderTimeouts
@@ -97,7 +97,9 @@ class Downstream:
         try:
             if not self.started:
                 self.started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": self.head})
+                await self._send(
+                    {"type": "http.response.start", "status": 200, "headers": self.head, BODY_FOLLOWS: True}
+                )
             size = len(body)
             self.sent_bytes += size
             self.ended = not more

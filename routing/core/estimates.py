@@ -27,6 +27,8 @@ class Estimator(NamedTuple):
     prior: Callable[[GroupStats, float], tuple[float, ...] | None]
     """From the group and k, the policy's `prior_strength`, what `of` takes; `None`: there is no data."""
     of: Callable[[TargetStats, tuple[float, ...]], float]
+    seen: Callable[[TargetStats], bool] | None = None
+    """Whether this target has shown any of it; `None`: without data there is a value, too."""
     by_load: bool = False
     """It also depends on what runs now."""
 
@@ -50,17 +52,23 @@ def renewed(
     """The estimates, taken anew for these targets: each with its place in the list, and whether more than its load changed."""
     fresh: dict[str, Estimate | None] = {}
     for name, known in estimates.items():
-        if known is None:
-            continue  # of what there was no data there may be some now
         estimator = ESTIMATORS[name]
+        if known is None:
+            seen = estimator.seen
+            if seen is None or not any(seen(own) for _, own, _ in changed):
+                fresh[name] = None
+            continue
         of, by_load = estimator.of, estimator.by_load
         values: list[float] | None = None
         prior = known.prior
         for place, own, observed in changed:
             if observed or by_load:
-                if values is None:
+                value = of(own, prior)
+                if values is not None:
+                    values[place] = value
+                elif value != known.values[place]:
                     values = [*known.values]
-                values[place] = of(own, prior)
+                    values[place] = value
         fresh[name] = known if values is None else Estimate(prior, values)
     return fresh
 
@@ -192,11 +200,13 @@ def _in_flight(own: TargetStats, prior: tuple[float, ...]) -> int:
 
 
 ESTIMATORS: Final[dict[str, Estimator]] = {
-    "latency": Estimator(_latency_prior, _latency, True),
-    "ttfb": Estimator(_ttfb_prior, _ttfb),
-    "seconds_per_token": Estimator(_seconds_per_token_prior, _seconds_per_token, True),
+    "latency": Estimator(_latency_prior, _latency, lambda own: own.p95_s is not None, by_load=True),
+    "ttfb": Estimator(_ttfb_prior, _ttfb, lambda own: own.window.first_content_n > 0.0),
+    "seconds_per_token": Estimator(
+        _seconds_per_token_prior, _seconds_per_token, lambda own: own.window.generation_tokens > 0.0, by_load=True
+    ),
     "reliability": Estimator(_reliability_prior, _reliability),
     "stream_integrity": Estimator(_stream_integrity_prior, _stream_integrity),
     "bytes_per_token": Estimator(_nothing, _bytes_per_token),
-    "in_flight": Estimator(_nothing, _in_flight, True),
+    "in_flight": Estimator(_nothing, _in_flight, by_load=True),
 }

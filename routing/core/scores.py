@@ -5,7 +5,7 @@ Formulas: "Scores" in docs/routing.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Final, Literal, TypeVar
 
 from routing.core.catalog import ScorePolicy, ScoreTerm, Target
@@ -55,21 +55,36 @@ DEFAULT_TERM: Final = ScoreTerm(
 class Declared:
     """What the targets of a group declare, a list each in its order: worked out once."""
 
-    __slots__ = ("_quality", "input_prices", "output_prices", "priced", "targets")
+    __slots__ = (
+        "_quality",
+        "_quality_from",
+        "_quality_until",
+        "columns",
+        "input_prices",
+        "output_prices",
+        "priced",
+        "targets",
+    )
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = targets
         self.input_prices = [target.input_price for target in targets]
         self.output_prices = [target.output_price for target in targets]
         self.priced = None not in self.input_prices and None not in self.output_prices
-        self._quality: tuple[float, Column] | None = None
+        self.columns: dict[str, tuple[Sequence[float], Column]] = {}
+        """The last column of all targets made of an estimate, by score, with the values that it was made of."""
+        self._quality: Column | None = None
+        self._quality_from = self._quality_until = 0.0
 
     def quality(self, today: float) -> Column:
         """Declared quality, as long as it is not too old."""
         known = self._quality
-        if known is None or known[0] != today:
-            known = self._quality = today, _quality(self.targets, today)
-        return known[1]
+        if known is None or not self._quality_from <= today < self._quality_until:
+            known = self._quality = _quality(self.targets, today)
+            self._quality_from = today
+            ends = [target.quality_until + 1.0 for target in self.targets if target.quality_until is not None]
+            self._quality_until = min([end for end in ends if end > today], default=inf)
+        return known
 
 
 class Scoring:
@@ -107,6 +122,20 @@ class Scoring:
         found = estimate(name, self.group, self.policy)
         return None if found is None else self.own(found.values)
 
+    def kept(self, name: str, made_of: str, make: "Callable[[Sequence[float], Scoring], Column]") -> Column:
+        """The column of a score that follows from one estimate alone: made anew when a value of that has changed."""
+        found = estimate(made_of, self.group, self.policy)
+        if found is None:
+            return _no_data(self)
+        values = found.values
+        if not self.everyone:
+            return make(self.own(values), self)
+        columns = self.declared.columns
+        known = columns.get(name)
+        if known is None or known[0] is not values:
+            known = columns[name] = values, make(values, self)
+        return known[1]
+
 
 def measure(names: Iterable[str], scoring: Scoring) -> dict[str, Column]:
     """The columns of these scores, in the order of `expressions.NAMES`."""
@@ -135,7 +164,8 @@ def _cost(scoring: Scoring) -> Column:
     prices = zip(per_token, scoring.own(declared.input_prices), scoring.own(declared.output_prices), strict=True)
     if declared.priced:
         dollars = [(text / size + media) * of_input + output * of_output for size, of_input, of_output in prices]  # type: ignore[operator]  # none is None
-        return Column(dollars, relative_cost(dollars, scoring.policy.normalization), scoring.no_flags)
+        values = _lower_is_better(dollars, scoring.policy.normalization) if any(dollars) else [1.0] * len(dollars)
+        return Column(dollars, values, scoring.no_flags)
     raws = [
         None if of_input is None or of_output is None else (text / size + media) * of_input + output * of_output
         for size, of_input, of_output in prices
@@ -144,19 +174,20 @@ def _cost(scoring: Scoring) -> Column:
 
 
 def _latency(scoring: Scoring) -> Column:
-    raws = scoring.estimated("latency")
-    return _no_data(scoring) if raws is None else _relative(raws, scoring)
+    return scoring.kept("latency_score", "latency", _relative)
 
 
 def _ttfb(scoring: Scoring) -> Column:
-    raws = scoring.estimated("ttfb")
-    return _no_data(scoring) if raws is None else _relative(raws, scoring)
+    return scoring.kept("ttfb_score", "ttfb", _relative)
 
 
 def _throughput(scoring: Scoring) -> Column:
+    return scoring.kept("throughput_score", "seconds_per_token", _speeds)
+
+
+def _speeds(seconds: Sequence[float], scoring: Scoring) -> Column:
     """Output tokens per second of generation."""
-    seconds = scoring.estimated("seconds_per_token")
-    if seconds is None or not isfinite(sum(seconds)):
+    if not isfinite(sum(seconds)):
         return _no_data(scoring)
     lowest = max(max(seconds) * FLOOR, 1e-9)
     raws = [1.0 / (value if value > lowest else lowest) for value in seconds]
@@ -165,7 +196,7 @@ def _throughput(scoring: Scoring) -> Column:
 
 def _reliability(scoring: Scoring) -> Column:
     """As it is, not relative to the best."""
-    return _absolute(scoring.estimated("reliability") or (), scoring)
+    return scoring.kept("reliability_score", "reliability", _absolute)
 
 
 def _complexity(scoring: Scoring) -> Column:
@@ -209,7 +240,7 @@ def _load(scoring: Scoring) -> Column:
 
 def _stream_integrity(scoring: Scoring) -> Column:
     """As it is, not relative to the best."""
-    return _absolute(scoring.estimated("stream_integrity") or (), scoring)
+    return scoring.kept("stream_integrity_score", "stream_integrity", _absolute)
 
 
 _COLUMNS: Final[dict[str, Callable[[Scoring], Column]]] = {
@@ -240,23 +271,30 @@ def lower_is_better(values: Sequence[float | None], normalization: Normalization
 
     `ratio`: best / value. `minmax`: (max - value) / (max - min), neutral where all are equal.
     """
-    complete = None not in values
-    known: Sequence[float] = values if complete else [value for value in values if value is not None]  # type: ignore[assignment]
+    if None not in values:
+        return _lower_is_better(values, normalization)  # type: ignore[arg-type]  # none is None
+    known = [value for value in values if value is not None]
     if not known:
         return [NEUTRAL] * len(values)
-    most = max(known)
+    scored = iter(_lower_is_better(known, normalization))
+    return [NEUTRAL if value is None else next(scored) for value in values]
+
+
+def _lower_is_better(values: Sequence[float], normalization: Normalization) -> list[float]:
+    most = max(values)
+    least = min(values)
     floor = most * FLOOR
-    best = max(min(known), floor)
+    best = least if least > floor else floor
     if normalization == "ratio":
-        if complete and best > floor:
-            return [best / value for value in known]
+        if best > floor:
+            return [best / value for value in values]
         if best <= 0.0:
-            return [NEUTRAL if value is None else 1.0 for value in values]
-        return [NEUTRAL if value is None else best / (value if value > floor else floor) for value in values]
+            return [1.0] * len(values)
+        return [best / (value if value > floor else floor) for value in values]
     span = most - best
     if span <= 0.0:
         return [NEUTRAL] * len(values)
-    return [NEUTRAL if value is None else (most - (value if value > floor else floor)) / span for value in values]
+    return [(most - (value if value > floor else floor)) / span for value in values]
 
 
 def higher_is_better(values: Sequence[float], normalization: Normalization) -> list[float]:
@@ -273,7 +311,7 @@ def higher_is_better(values: Sequence[float], normalization: Normalization) -> l
 
 def _relative(raws: Sequence[float], scoring: Scoring) -> Column:
     if isfinite(sum(raws)):
-        return Column(raws, lower_is_better(raws, scoring.policy.normalization), scoring.no_flags)
+        return Column(raws, _lower_is_better(raws, scoring.policy.normalization), scoring.no_flags)
     finite = _finite(raws)
     return _column(finite, lower_is_better(finite, scoring.policy.normalization), "no_data")
 

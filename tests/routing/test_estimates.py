@@ -5,7 +5,7 @@ import pytest
 from routing.core.catalog import Group, ScorePolicy
 from routing.core.estimates import ESTIMATORS, estimate, renewed
 from routing.core.observations import Observations
-from routing.core.stats import Estimate, GroupStats
+from routing.core.stats import Estimate, GroupStats, Sums, TargetStats
 from tests.routing.deciding import seen, some_stats
 from tests.support.scenes import group, target
 
@@ -59,10 +59,21 @@ def test_a_target_that_is_only_busier_keeps_what_does_not_depend_on_its_load() -
     assert after == renewed(before.estimates, [(0, busier, True)])
 
 
-def test_what_nobody_has_shown_is_asked_for_again_once_something_has_changed() -> None:
-    stats = GroupStats(targets={"a": some_stats()})
-    assert values("latency", stats) is None
-    assert renewed(stats.estimates, []) == {}
+@pytest.mark.parametrize(
+    ("name", "shows_it"),
+    [
+        ("latency", some_stats(p95_s=1.0, p95_n=1)),
+        ("ttfb", some_stats(Sums(first_content_n=1.0, first_content_s=0.5))),
+        ("seconds_per_token", some_stats(Sums(generation_tokens=10.0, generation_s=0.5))),
+    ],
+)
+def test_what_nobody_has_shown_is_asked_for_again_once_somebody_shows_it(name: str, shows_it: TargetStats) -> None:
+    stats = GroupStats(targets={"a": some_stats(), "b": some_stats()})
+    assert values(name, stats) is None
+    assert renewed(stats.estimates, [(1, some_stats(Sums(attempts=5.0)), True)]) == {name: None}
+    asked_again = renewed(stats.estimates, [(1, shows_it, True)])
+    assert asked_again == {}
+    assert values(name, GroupStats(targets={"a": some_stats(), "b": shows_it}, estimates=asked_again)) is not None
 
 
 def test_the_first_hundred_observations_move_the_average_at_once() -> None:
