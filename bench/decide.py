@@ -104,7 +104,7 @@ def decide_us(choices: Sequence[tuple[Group, RequestShape]], *, times: int, roun
 
 
 def _choose_and_attempt(traffic: Traffic, shape: RequestShape) -> None:
-    traffic.attempt(traffic.choose(shape).candidates[0].target)
+    traffic.attempt(traffic.choose(shape).candidates.primary)
 
 
 def by_targets(*, times: int) -> list[dict[str, float]]:

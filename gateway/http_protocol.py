@@ -20,6 +20,7 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import HANDLED_SIGNALS
 
@@ -73,6 +74,30 @@ class Cycle(RequestResponseCycle):
         self.on_hang_up: Callable[[asyncio.Task[None]], None] | None = None
         self._head = b""
         """Waits for what comes behind it, at most to the end of the loop's turn: both go out in one write."""
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+
+    def hold(self, piece: bytes) -> bool:
+        """Keeps a piece of the body, as it is, until the application asks; whether that is enough for now."""
+        self._pieces.append(piece)
+        self._held_bytes += len(piece)
+        self.message_event.set()
+        return self._held_bytes > HIGH_WATER_LIMIT
+
+    async def receive(self) -> Any:
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete:
+            self.flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held_bytes = 0
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -233,6 +258,7 @@ def _acknowledged(transport: asyncio.Transport) -> int:
 
 class ClientProtocol(HttpToolsProtocol):
     limits = ClientLimits()
+    cycle: Cycle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -422,7 +448,9 @@ class ClientProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        super().on_body(body)
+        cycle = self.cycle
+        if not self._opens_socket and not cycle.response_complete and cycle.hold(body):
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         if self._without_upgrade or self._opens_socket:

@@ -722,7 +722,7 @@ class Exchange:
         assert self.decision is not None
         assert self.group is not None
         now = self.relay.clock()
-        able = {candidate.target.id for candidate in self.decision.candidates}
+        able = set(self.decision.candidates.ids())
         able |= {exclusion.target for exclusion in self.decision.exclusions if exclusion.stage == "cool_down"}
         rest = self.relay.observations.cooling_until
         wait = min((rest(target.model_key, now=now) or now) - now for target in self.group.targets if target.id in able)
@@ -739,10 +739,9 @@ class Exchange:
     async def _count(self, call: Call, decision: Decision) -> None:
         """Tokens of a Messages request, from a target that counts; else our estimate. Leaves no trace in health."""
         assert self.shape is not None
-        for candidate in decision.candidates[:1]:
-            target = self.serving = candidate.target
-            if target.provider.dialect != "anthropic":
-                continue
+        target = decision.candidates.primary if decision.candidates else None
+        if target is not None and target.provider.dialect == "anthropic":
+            self.serving = target
             self._watch()
             try:
                 counted = await self._count_at(call, target)

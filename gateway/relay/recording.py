@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.dialects.neutral import Usage
 from reports.core.record import VERSION, CandidatesRecord, EndRecord, ExclusionRecord, IntentRecord, LogLine
-from routing.core.decision import Decision
+from routing.core.decision import Candidates, Decision
 
 if TYPE_CHECKING:
     from gateway.relay.exchange import Exchange
@@ -20,7 +20,7 @@ def intent_record(exchange: "Exchange") -> IntentRecord:
     assert decision is not None
     assert group is not None
     caller = token.caller
-    first = decision.candidates[0].target
+    first = decision.candidates.primary
     return IntentRecord(
         id=exchange.id,
         at=exchange.wall,
@@ -85,7 +85,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
         provider=serving.provider.name if serving else None,
         model=serving.model if serving else None,
         attempts=exchange.attempts,
-        order=[candidate.target.id for candidate in decision.candidates[:limit]] if decision else [],
+        order=decision.candidates.ids()[:limit] if decision else [],
         candidates=_candidates(decision, limit) if decision else None,
         exclusions=[
             ExclusionRecord(
@@ -145,13 +145,12 @@ def _candidates(decision: Decision, limit: int) -> CandidatesRecord | None:
     candidates = decision.candidates
     if not candidates:
         return None
-    sheet = candidates[-1].sheet
+    sheet, targets = candidates.sheet, candidates.targets
     if len(sheet.weights) > limit:
-        return _first(decision, limit)
+        return _first(candidates, limit)
     names = [""] * len(sheet.weights)
-    for candidate in candidates:
-        if candidate.sheet is sheet:
-            names[candidate.row] = candidate.target.id
+    for row in candidates.order:
+        names[row] = targets[row].id
     return CandidatesRecord(
         targets=names,
         weights=sheet.weights,
@@ -167,16 +166,15 @@ def _candidates(decision: Decision, limit: int) -> CandidatesRecord | None:
     )
 
 
-def _first(decision: Decision, limit: int) -> CandidatesRecord:
+def _first(candidates: Candidates, limit: int) -> CandidatesRecord:
     """The rows of the first `limit` in the order of trying."""
-    sheet = decision.candidates[-1].sheet
-    kept = [candidate for candidate in decision.candidates if candidate.sheet is sheet][:limit]
-    rows = [candidate.row for candidate in kept]
+    sheet, targets = candidates.sheet, candidates.targets
+    rows = candidates.order[:limit]
     # Of one row `itemgetter` would give the entry alone.
     of: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(*rows) if limit > 1 else lambda column: [column[rows[0]]]
     stats = of(sheet.stats)
     return CandidatesRecord(
-        targets=[candidate.target.id for candidate in kept],
+        targets=[targets[row].id for row in rows],
         weights=of(sheet.weights),
         observations=[each.window.attempts for each in stats],
         in_flight=[each.in_flight for each in stats],

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Protocol
 from routing.core.affinity import Looked, Pins
 from routing.core.catalog import Expression, Group, ScoreTerm, Target, TargetId
 from routing.core.decision import (
+    NOBODY,
     AffinityOutcome,
-    Candidate,
+    Candidates,
     Column,
     Decision,
     Exclusion,
@@ -91,7 +92,7 @@ def decide(
             strategy=group.strategy,
             mode="score" if dynamic else "configured",
             revision=revision,
-            candidates=(),
+            candidates=NOBODY,
             exclusions=tuple(exclusions),
             affinity=affinity,
             conversation_key=key,
@@ -122,26 +123,27 @@ def decide(
     pin = None
     if affinity == "affinity_hit":
         mode, tie_break, propensity = "pinned", None, 1.0
-        candidates = _to_front(candidates, pinned)
+        candidates = candidates.from_front(pinned)
     else:
         probe = _due_probe(group, plan, kept_out, survivors, sick)
         if probe is not None:
             mode, tie_break, propensity = "probe", None, 1.0
             if panic:
-                candidates = _to_front(candidates, group.targets[probe].id)
+                candidates = candidates.from_front(group.targets[probe].id)
             else:
-                candidates = [*_unscored(group, plan, stats, [probe], beside=survivors), *candidates]
-        elif key is not None and (candidates[0].target.weight > 0.0 or plan.all_fallbacks):
-            pin = candidates[0].target.id
+                alone = _unscored(group, plan, stats, [probe], (0,), beside=survivors)
+                candidates = Candidates(candidates.targets, candidates.sheet, candidates.order, alone[0])
+        elif key is not None and (candidates.primary.weight > 0.0 or plan.all_fallbacks):
+            pin = candidates.primary.id
     if group.strategy == "static":
         # One target serves; a trial request, which may well fail, has it behind.
-        candidates = candidates[: 2 if mode == "probe" else 1]
+        candidates = candidates.first(2 if mode == "probe" else 1)
 
     return Decision(
         strategy=group.strategy,
         mode=mode,
         revision=revision,
-        candidates=tuple(candidates),
+        candidates=candidates,
         exclusions=tuple(exclusions),
         affinity=affinity,
         conversation_key=key,
@@ -187,12 +189,6 @@ def _outcome(
         case "pinned":
             position = None if pinned is None else plan.positions.get(pinned)
             return "affinity_hit" if position in survivors else "affinity_ineligible"
-
-
-def _to_front(ordered: Sequence[Candidate], target: TargetId | None) -> list[Candidate]:
-    return [each for each in ordered if each.target.id == target] + [
-        each for each in ordered if each.target.id != target
-    ]
 
 
 # Who is left. Each step takes the positions of the targets that are, and adds an Exclusion for each that it removes.
@@ -391,7 +387,7 @@ def _due_probe(
 
 
 class _Ordered(NamedTuple):
-    candidates: Sequence[Candidate]
+    candidates: Candidates
     mode: Mode
     tie_break: str | None
     propensity: float = 1.0
@@ -422,13 +418,19 @@ def _ordered(
         order = weighted(weights, draw)
     else:
         order = listed(weights)
-    candidates = _unscored(group, plan, stats, survivors)
-    return _Ordered([candidates[index] for index in order.order], mode, order.tie_break, order.propensity, order.drawn)
+    candidates = _unscored(group, plan, stats, survivors, order.order)
+    return _Ordered(candidates, mode, order.tie_break, order.propensity, order.drawn)
 
 
 def _unscored(
-    group: Group, plan: Plan, stats: GroupStats, positions: Sequence[int], *, beside: Sequence[int] = ()
-) -> list[Candidate]:
+    group: Group,
+    plan: Plan,
+    stats: GroupStats,
+    positions: Sequence[int],
+    order: Sequence[int],
+    *,
+    beside: Sequence[int] = (),
+) -> Candidates:
     """Candidates without scores. `beside`: positions whose weights theirs are taken relative to, besides their own."""
     weights = relative_weights([plan.weights[position] for position in (*positions, *beside)])
     targets = [group.targets[position] for position in positions]
@@ -437,7 +439,7 @@ def _unscored(
         weights=weights,
         min_observations=group.score.min_observations,
     )
-    return [Candidate(target=target, sheet=sheet, row=row) for row, target in enumerate(targets)]
+    return Candidates(targets, sheet, order)
 
 
 def _scored(
@@ -476,7 +478,7 @@ def _scored(
         scores=columns,
         terms=term_columns,
     )
-    candidates = [Candidate(target=targets[row], sheet=sheet, row=row) for row in ranking.order]
+    candidates = Candidates(targets, sheet, ranking.order)
     finite = all(column.flags is scoring.no_flags for column in term_columns)
     return _Ordered(candidates, "score", ranking.tie_break, finite=finite)
 

@@ -1,7 +1,7 @@
 """A Decision and its parts: what `decide` returns, and what a record or an explanation is made from."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, overload
 
 import msgspec
 
@@ -162,6 +162,68 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Candidates(Sequence[Candidate]):
+    """In their order of trying, each made only when somebody asks for it: most requests end with the first."""
+
+    __slots__ = ("ahead", "order", "sheet", "targets")
+
+    def __init__(
+        self, targets: Sequence[Target], sheet: Sheet, order: Sequence[int], ahead: Candidate | None = None
+    ) -> None:
+        """`targets`: of the sheet's rows. `order`: the rows of those that may serve. `ahead`: is tried before them all,
+        and may stand on a sheet of its own."""
+        self.targets = targets
+        self.sheet = sheet
+        self.order = order
+        self.ahead = ahead
+
+    def __len__(self) -> int:
+        return len(self.order) + (self.ahead is not None)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        if self.ahead is not None:
+            yield self.ahead
+        targets, sheet = self.targets, self.sheet
+        for row in self.order:
+            yield Candidate(target=targets[row], sheet=sheet, row=row)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | list[Candidate]:
+        return list(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    @property
+    def primary(self) -> Target:
+        """Of at least one."""
+        return self.ahead.target if self.ahead is not None else self.targets[self.order[0]]
+
+    def ids(self) -> list[TargetId]:
+        targets = self.targets
+        listed = [targets[row].id for row in self.order]
+        return listed if self.ahead is None else [self.ahead.target.id, *listed]
+
+    def first(self, count: int) -> "Candidates":
+        ahead = 0 if self.ahead is None else 1
+        return Candidates(self.targets, self.sheet, self.order[: count - ahead], self.ahead)
+
+    def from_front(self, target: TargetId | None) -> "Candidates":
+        """The same, but that this one is tried first, if it is among them."""
+        targets = self.targets
+        order = [row for row in self.order if targets[row].id == target]
+        order += [row for row in self.order if targets[row].id != target]
+        return Candidates(targets, self.sheet, order, self.ahead)
+
+
+NOBODY = Candidates((), Sheet(stats=(), weights=()), ())
+
+
 class NoTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody is left."""
 
@@ -177,7 +239,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy
     mode: Mode
     revision: int
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     """Primary first, then the fallbacks in order. Empty when `no_target` is set."""
     exclusions: tuple[Exclusion, ...] = ()
     affinity: AffinityOutcome | None = None
