@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+import struct
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -44,6 +45,8 @@ ENDPOINTS: dict[str, Endpoint] = {
 }
 
 MODELS = "/v1/models"
+
+IDS_AT_ONCE = 256
 
 WARN_EVERY_SECONDS = 60.0
 MAX_WARNED = 1_000
@@ -276,9 +279,29 @@ class Relay:
         await answer(send, refusal.status, headers, body, head_only=method == "HEAD")
 
 
+class _Random:
+    """Random bits from the system, fetched for many ids at a time. A child of `fork` has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._left: Iterator[tuple[bytes]] = iter(())
+
+    def __call__(self) -> bytes:
+        for (bits,) in self._left:
+            return bits
+        self._left = struct.iter_unpack("16s", os.urandom(16 * IDS_AT_ONCE))
+        return self()
+
+
+_random = _Random()
+
+
 def new_id() -> str:
     """An exchange's id: 128 random bits."""
-    return "req_" + os.urandom(16).hex()
+    return "req_" + _random().hex()
 
 
 def _dialect_of(path: str, headers: list[Header]) -> DialectModule:

@@ -41,13 +41,15 @@ def conversation_key(
         return digest.digest()
     if prefix is None:
         return None
-    digest.update(b"P")
+    framed = [b"P"]
     size = 0
     for part in (prefix,) if isinstance(prefix, bytes) else prefix:
-        _add(digest, part)
-        size += len(part)
+        length = len(part)
+        framed += (length.to_bytes(8), part)
+        size += length
     if not size:
         return None
+    digest.update(b"".join(framed))
     if prompt_cache_key:
         digest.update(b"K")
         _add(digest, prompt_cache_key.encode("utf-8", "surrogatepass"))

@@ -409,7 +409,9 @@ def _ordered(
 ) -> _Ordered:
     """By the strategy alone: no pin, no probe."""
     mode: Mode = "configured"
-    weights = [plan.weights[position] for position in survivors]
+    weights: Sequence[float] = plan.weights
+    if len(survivors) < len(weights):
+        weights = [weights[position] for position in survivors]
     if group.strategy == "dynamic_score":
         if stats.observations >= group.score.min_observations:
             return _scored(group, plan, stats, survivors, weights, terms, shape, today=today)

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import os
+import re
 
 import pytest
 
+from gateway.relay.app import IDS_AT_ONCE, new_id
 from routing.core.document import Dialect
 from tests.support.loops import in_loop
 from tests.support.relays import answering, completion, in_order, message, relaying, target_on
@@ -312,3 +315,19 @@ async def test_every_answer_of_messages_has_the_request_id_under_both_names():
         refused = await bench.post(MESSAGES, {**ASK, "model": "nobody"})
     assert reply.header("request-id") == reply.header("x-request-id") == bench.kept.ends[0].id
     assert refused.header("request-id") == refused.header("x-request-id") == bench.kept.ends[1].id
+
+
+def test_ids_are_told_apart_in_a_process_and_in_its_child() -> None:
+    own = [new_id() for _ in range(2 * IDS_AT_ONCE + 1)]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, new_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with open(reading, encoding="ascii") as pipe:
+        theirs = pipe.read()
+    ids = [*own, theirs, new_id()]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("req_[0-9a-f]{32}", id) for id in ids)
