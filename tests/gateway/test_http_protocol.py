@@ -10,6 +10,7 @@ import pytest
 
 from gateway import http_protocol
 from gateway.http_protocol import Server, server_for
+from gateway.relay.messages import HANG_UP
 from gateway.serving import DRAINING, ClientLimits, Message, PortTaken, Receive, Scope, Send, listen, refuse_root_path
 from tests.support.hostile import ambiguous
 from tests.support.loops import run
@@ -55,6 +56,9 @@ class Application:
             while (await receive())["type"] != "http.disconnect":
                 pass
             self.left.append(path)
+        elif path == "/watch":
+            scope["extensions"][HANG_UP](self._hung_up)
+            await asyncio.sleep(60)
         elif path == "/flood":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             piece: Message = {"type": "http.response.body", "body": b"x" * 65536, "more_body": True}
@@ -78,6 +82,10 @@ class Application:
             await self._answer(send, 200)
         else:
             await self._answer(send, 200)
+
+    def _hung_up(self, task: asyncio.Task[None]) -> None:
+        self.left.append("/watch")
+        task.cancel()
 
     async def _answer(self, send: Send, status: int) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"2")]})
@@ -313,6 +321,47 @@ def test_the_request_being_served_hears_its_client_leave_also_with_others_queued
             await served.ask(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n" + SMUGGLED, within=0.2)
             await served.until(lambda: served.app.left == ["/wait"])
             assert served.app.got == [("GET", "/wait", 0)]
+
+    on_uvloop(main())
+
+
+@pytest.mark.parametrize("behind", [b"", SMUGGLED], ids=["alone", "with another queued"])
+def test_what_a_request_asked_to_call_when_its_client_leaves_is_called(behind: bytes) -> None:
+    async def main() -> None:
+        async with serving() as served:
+            _, closed = await served.ask(b"GET /watch HTTP/1.1\r\nHost: x\r\n\r\n" + behind, within=0.2)
+            assert not closed
+            await served.until(lambda: served.app.left == ["/watch"])
+            await served.until(lambda: not served.server.server_state.tasks)
+            assert served.app.got == [("GET", "/watch", 0)]
+
+    on_uvloop(main())
+
+
+def test_a_connection_is_closed_once_it_has_been_idle_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_SECONDS", 0.5)
+    get = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+    slow = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    async def main() -> None:
+        async with serving() as served:
+            got, closed = await served.ask(get, 0.3, get, 0.3, slow, slow, within=0.4)
+            assert [got.count(b"HTTP/1.1 200"), closed] == [3, False]
+            got, closed = await served.ask(get, within=3.0)
+            assert [got.count(b"HTTP/1.1 200"), closed] == [1, True]
+
+    on_uvloop(main())
+
+
+def test_the_body_of_a_queued_request_may_come_after_the_answer_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "LINGER_SECONDS", 0.1)
+    begun = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nPOST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"
+
+    async def main() -> None:
+        async with serving() as served:
+            got, _ = await served.ask(begun, 0.5, b"cde", within=0.5)
+            assert got.count(b"HTTP/1.1 200") == 2
+            assert served.app.got == [("GET", "/a", 0), ("POST", "/b", 5)]
 
     on_uvloop(main())
 
