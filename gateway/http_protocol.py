@@ -181,8 +181,9 @@ class Cycle(RequestResponseCycle):
         """The client has left."""
         self.disconnected = True
         self.message_event.set()
-        if self.on_hang_up is not None and self.task is not None:
-            self.on_hang_up(self.task)
+        call, self.on_hang_up = self.on_hang_up, None
+        if call is not None and self.task is not None:
+            call(self.task)
 
     def start(self, app: Any, loop: asyncio.AbstractEventLoop, tasks: set[asyncio.Task[None]]) -> None:
         """`tasks`: it is one of them as long as it runs. One that is cancelled before its first step stays, as done."""
