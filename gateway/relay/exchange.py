@@ -15,12 +15,12 @@ from gateway.dialects.neutral import BadRequest, Call, DialectModule, MalformedA
 from gateway.dialects.shape import shape_of
 from gateway.relay.admission import Place, read_in_turn
 from gateway.relay.attempt import (
-    MAX_ERROR_BYTES,
     AttemptFailed,
     failure_answered,
     failure_of,
     malformed,
 )
+from gateway.relay.counting import count
 from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
 from gateway.relay.messages import (
     HANG_UP,
@@ -252,7 +252,7 @@ class Exchange:
             revision=catalog.revision,
         )
         if endpoint.path == anthropic_messages.COUNT_PATH:
-            return await self._count(call, decision)
+            return await count(self, call, decision)
         nobody = decision.no_target
         if nobody is not None:
             raise Refusal(
@@ -264,7 +264,7 @@ class Exchange:
             )
         relay.pins.remember(group, decision, caller=caller.name, now=now)
         relay.spool.intent(intent_record(self))
-        self._watch()
+        self.watch()
         await self._attempt_all(call, group, decision)
 
     # -- before the choice
@@ -339,7 +339,7 @@ class Exchange:
 
     # -- the client's side
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """From now on the client's leaving cancels this exchange."""
         if self.when_client_leaves is not None:
             return self.when_client_leaves(self._hung_up)
@@ -389,9 +389,9 @@ class Exchange:
             self.answered = True
             return await self.downstream.fail(code=refusal.code, message=refusal.message, request_id=self.id)
         headers, body = refusal.render(self.endpoint.dialect, self.id)
-        await self._answer(refusal.status, headers, body)
+        await self.reply(refusal.status, headers, body)
 
-    async def _answer(self, status: int, headers: list[Header], body: bytes) -> None:
+    async def reply(self, status: int, headers: list[Header], body: bytes) -> None:
         self.status = status
         self.answered = True
         self.body_sent = len(body)
@@ -400,7 +400,7 @@ class Exchange:
         except OSError as error:
             raise ClientLeft from error
 
-    def _head(self, headers: list[Header], *, attempts: int | None = None) -> list[Header]:
+    def head(self, headers: list[Header], *, attempts: int | None = None) -> list[Header]:
         """The fields that every answer carries, after `headers`. `attempts`: made so far; else one is under way."""
         id = self.id.encode()
         headers.append((b"x-request-id", id))
@@ -452,7 +452,7 @@ class Exchange:
                 failures.append(failure)
                 relay.warn_of(target, failure)
                 if not failure.another_may_help:
-                    return await self._pass_on(failure)
+                    return await self.pass_on(failure)
                 if failure.sent:
                     previous = running
                 if len(self.attempts) >= policy.max:
@@ -477,7 +477,7 @@ class Exchange:
         self.usage = None  # what an earlier attempt was told is not this one's
         self.output_bytes = 0
         try:
-            request = self._request(call, target)
+            request = self.request_to(call, target)
             if call.stream:
                 terminal = False
                 await self._stream(request, target, running, deadline)
@@ -549,7 +549,7 @@ class Exchange:
         """The status of an attempt that was broken off: 200 once its answer had begun."""
         return None if self.usage is None else 200
 
-    def _request(self, call: Call, target: Target) -> UpstreamRequest:
+    def request_to(self, call: Call, target: Target) -> UpstreamRequest:
         endpoint = self.endpoint
         path = endpoint.path
         if self.query and b"beta=true" in self.query.split(b"&"):
@@ -603,8 +603,8 @@ class Exchange:
         assert self.group is not None
         if self.group.model_identity == "requested_group":
             body = dialect.answer_with_model(body, self.group.name)
-        head = self._head([JSON, *returned(response.headers)])
-        await self._answer(200, head, body)
+        head = self.head([JSON, *returned(response.headers)])
+        await self.reply(200, head, body)
 
     async def _stream(self, request: UpstreamRequest, target: Target, running: Running, deadline: float) -> None:
         loop = self.loop
@@ -613,7 +613,7 @@ class Exchange:
         now = loop.time()
         content_by = min(now + timeouts.first_byte_s, deadline)
         dialect = self.endpoint.dialect
-        head = self._head(
+        head = self.head(
             [
                 (b"content-type", b"text/event-stream; charset=utf-8"),
                 (b"cache-control", b"no-cache"),
@@ -687,15 +687,15 @@ class Exchange:
         await self.downstream.fail(code=broken.code, message=str(broken), request_id=self.id)
         self.body_sent = self.downstream.sent_bytes
 
-    async def _pass_on(self, failure: AttemptFailed) -> None:
+    async def pass_on(self, failure: AttemptFailed) -> None:
         """The caller's own fault, as the provider put it."""
         self.outcome = "refused"
         status = failure.status or 400
         if failure.body is None or (self.downstream is not None and self.downstream.started):
             raise Refusal("invalid_request", failure.message, status=status)
         self.error_code = failure.code
-        head = self._head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)], attempts=len(self.attempts))
-        await self._answer(status, head, failure.body)
+        head = self.head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)], attempts=len(self.attempts))
+        await self.reply(status, head, failure.body)
 
     def _refusal(self, failures: list[AttemptFailed]) -> Refusal:
         """What the client hears when every attempt failed: the last failure that says most."""
@@ -733,49 +733,6 @@ class Exchange:
     def _overloaded(self, last: AttemptFailed, *, retry_after_s: float | None = None) -> Refusal:
         status = 529 if self.endpoint.dialect.NAME == "anthropic" else None
         return Refusal("upstream_overloaded", last.message, status=status, retry_after_s=retry_after_s)
-
-    # -- counting
-
-    async def _count(self, call: Call, decision: Decision) -> None:
-        """Tokens of a Messages request, from a target that counts; else our estimate. Leaves no trace in health."""
-        assert self.shape is not None
-        target = decision.candidates.primary if decision.candidates else None
-        if target is not None and target.provider.dialect == "anthropic":
-            self.serving = target
-            self._watch()
-            try:
-                counted = await self._count_at(call, target)
-            except AttemptFailed as failure:
-                return await self._pass_on(failure)
-            if counted:
-                return await self._answer(200, self._head([JSON]), b'{"input_tokens":%d}' % counted)
-        self.serving = None
-        head = self._head([JSON, (b"x-pilotage-estimated", b"true")])
-        await self._answer(200, head, b'{"input_tokens":%d}' % max(1, self.shape.input_tokens))
-        return None
-
-    async def _count_at(self, call: Call, target: Target) -> int | None:
-        """`None`: this target cannot tell. Raises `AttemptFailed` where the request itself is at fault."""
-        now = self.loop.time()
-        timeouts = target.provider.timeouts
-        by = now + min(timeouts.first_byte_s, timeouts.total_s)
-        try:
-            response = plain(
-                await self.relay.transport.send(
-                    self._request(call, target), connect_by=min(now + timeouts.connect_s, by), respond_by=by
-                )
-            )
-            try:
-                if response.status == 200:
-                    return anthropic_messages.read_count(await response.read(by=by, limit=MAX_ERROR_BYTES))
-                failure = await failure_answered(response, by=by, wall=self.relay.wall())
-            finally:
-                response.close()
-        except (UpstreamError, MalformedAnswer):
-            return None
-        if failure.outcome == "caller_fault" and failure.status in (400, 413, 422) and failure.body is not None:
-            raise failure
-        return None
 
     # -- afterwards
 
