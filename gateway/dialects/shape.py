@@ -4,7 +4,7 @@ One reading serves both dialects, so that the same conversation gives the same e
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.dialects.conversation import key_of
 from gateway.dialects.jsonbytes import json_length, utf8_length
@@ -35,14 +35,9 @@ def shape_of(call: Call, *, headers: Mapping[bytes, bytes], caller: str, group: 
         tally.count(system)
     for message in messages:
         tally.count(message.get("content"))
-        if not messages_dialect:
+        if not messages_dialect and not message.keys() <= _BARE:
             tally.count_chat_extras(message)
-    tools = _tools(content, messages_dialect)
-    for tool in tools:
-        tally.text_bytes += _tool_bytes(tool)
-    schema, structured = (_messages_format if messages_dialect else _chat_format)(content)
-    if schema is not None:
-        tally.text_bytes += json_length(schema)
+    wishes = _NO_WISHES if _WISHES.isdisjoint(content) else _wishes(content, messages_dialect, tally)
     policy = group.score
     return shape_with_complexity(
         dialect=call.dialect,
@@ -50,19 +45,19 @@ def shape_of(call: Call, *, headers: Mapping[bytes, bytes], caller: str, group: 
         text_bytes=tally.text_bytes,
         media_tokens=tally.image_tokens + -(-tally.media_bytes // MEDIA_BYTES_PER_TOKEN),
         request_bytes=len(call.body),
-        tool_count=len(tools),
-        forced_tool_choice=_forced(content.get("tool_choice")) or _forced(content.get("function_call")),
+        tool_count=wishes.tool_count,
+        forced_tool_choice=wishes.forced_tool_choice,
         image_count=tally.images,
         media=frozenset(tally.media) if tally.media else _NO_MEDIA,
-        structured_output=structured,
-        reasoning=_messages_reasoning(content) if messages_dialect else _chat_reasoning(content),
+        structured_output=wishes.structured_output,
+        reasoning=wishes.reasoning,
         output_cap=_cap(content, messages_dialect),
-        n=_choices(content),
-        logprobs=content.get("logprobs") is True,
+        n=wishes.n,
+        logprobs=wishes.logprobs,
         signed_thinking=messages_dialect and tally.signed_thinking,
-        hosted_tools=_hosted(content, tools, messages_dialect),
+        hosted_tools=wishes.hosted_tools,
         tool_loop=_answers_a_tool(messages),
-        prompt_features=_features(policy.features, policy.max_scan_bytes, system, messages, bool(tools)),
+        prompt_features=_features(policy.features, policy.max_scan_bytes, system, messages, wishes.tool_count > 0),
         conversation_key=(
             key_of(call, headers=headers, caller=caller, group=group.name, policy=policy.affinity)
             if policy.affinity.enabled
@@ -72,6 +67,62 @@ def shape_of(call: Call, *, headers: Mapping[bytes, bytes], caller: str, group: 
 
 
 _NO_MEDIA: Final[frozenset[Modality]] = frozenset()
+
+_BARE: Final = frozenset({"role", "content", "name"})
+"""Members of a Chat message beside which nothing else is counted."""
+
+
+class _Wishes(NamedTuple):
+    """What is asked for beside the messages. Fields as in RequestShape."""
+
+    tool_count: int = 0
+    forced_tool_choice: bool = False
+    structured_output: bool = False
+    reasoning: ReasoningWish | None = None
+    n: int = 1
+    logprobs: bool = False
+    hosted_tools: bool = False
+
+
+_NO_WISHES: Final = _Wishes()
+
+_WISHES: Final = frozenset(
+    {
+        "function_call",
+        "functions",
+        "logprobs",
+        "mcp_servers",
+        "n",
+        "output_config",
+        "output_format",
+        "reasoning_effort",
+        "response_format",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "web_search_options",
+    }
+)
+"""The members that say so."""
+
+
+def _wishes(content: dict[str, Any], messages_dialect: bool, tally: "_Tally") -> _Wishes:
+    """Counts the text of tools and schema, too."""
+    tools = _tools(content, messages_dialect)
+    for tool in tools:
+        tally.text_bytes += _tool_bytes(tool)
+    schema, structured = (_messages_format if messages_dialect else _chat_format)(content)
+    if schema is not None:
+        tally.text_bytes += json_length(schema)
+    return _Wishes(
+        tool_count=len(tools),
+        forced_tool_choice=_forced(content.get("tool_choice")) or _forced(content.get("function_call")),
+        structured_output=structured,
+        reasoning=_messages_reasoning(content) if messages_dialect else _chat_reasoning(content),
+        n=_choices(content),
+        logprobs=content.get("logprobs") is True,
+        hosted_tools=_hosted(content, tools, messages_dialect),
+    )
 
 
 class _Tally:
