@@ -212,7 +212,8 @@ def _candidate(row: Candidate) -> Section:
         for name, (raw, value, *flag) in row.scores.items()
     ]
     terms = [dict(zip(("name", "share", "value", "preferred_tags", "flag"), term, strict=True)) for term in row.terms]
-    return {**_detail(row), "scores": scores, "terms": terms}
+    shown = {name: value for name, value in _detail(row).items() if name != "digits"}  # `scores` says more
+    return {**shown, "scores": scores, "terms": terms}
 
 
 def _detail(row: Attempt | Candidate | Exclusion | Transition) -> Section:

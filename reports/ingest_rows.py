@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from reports.core.buckets import SCORES, digits_of
 from reports.core.cost import Bill, bill, bill_aborted
 from reports.core.record import AttemptRecord, CandidatesRecord, EndRecord, IntentRecord
 from reports.core.shape_buckets import complexity_bucket, input_bucket, output_cap_bucket
@@ -201,12 +202,18 @@ def _attempt_rows(pk: int, attempts: Sequence[AttemptRecord], billed: Bill) -> I
 def _candidate_rows(pk: int, end: EndRecord, max_candidates: int) -> Iterator[Row]:
     sheet = end.candidates
     rows = {name: row for row, name in enumerate(sheet.targets)} if sheet is not None else {}
+    digits = _digits(sheet) if sheet is not None else []
     for place, target in enumerate(end.order[:max_candidates]):
         row = rows.get(target)
         if sheet is None or row is None:
-            yield (pk, place, _text(target), None, None, None, None, None, None, None, False, "{}", "[]")
+            yield (pk, place, _text(target), None, None, None, None, None, None, None, False, "{}", "[]", "")
         else:
-            yield (pk, place, _text(target), *_numbers(sheet, row))
+            yield (pk, place, _text(target), *_numbers(sheet, row), digits[row])
+
+
+def _digits(sheet: CandidatesRecord) -> list[str]:
+    scores = (sheet.scores[name][1] if name in sheet.scores else None for name in SCORES)
+    return digits_of([sheet.dynamics, sheet.contrasted, sheet.finals, *scores], len(sheet.targets))
 
 
 def _numbers(sheet: CandidatesRecord, row: int) -> Row:

@@ -1,7 +1,7 @@
 """Rows into tables by the database's fastest way in: COPY on PostgreSQL, one prepared statement on SQLite."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from django.db import connection
@@ -26,12 +26,12 @@ def reserve_ids(count: int) -> list[int]:
         return list(range(last + 1, last + 1 + count))
 
 
-def write(model: Any, rows: Sequence[Row]) -> None:
-    """`rows`: values in the order of `columns(model)`. Raises Django's database errors."""
+def write(model: Any, rows: Sequence[Row], names: Sequence[str] = ()) -> None:
+    """`rows`: values in the order of `names`, or of `columns(model)`. Raises Django's database errors."""
     if not rows:
         return
     quote = connection.ops.quote_name
-    names = columns(model)
+    names = names or columns(model)
     listed = ", ".join(quote(name) for name in names)
     table = quote(model._meta.db_table)
     with connection.cursor() as cursor:
@@ -42,7 +42,7 @@ def write(model: Any, rows: Sequence[Row]) -> None:
             return
         places = ", ".join(["%s"] * len(names))
         statement = f"INSERT INTO {table} ({listed}) VALUES ({places})"  # noqa: S608 - names of our own models
-        times = [place for place, value in enumerate(rows[0]) if isinstance(value, datetime)]
+        times = [place for place, value in enumerate(rows[0]) if isinstance(value, date)]
         cursor.executemany(statement, [_for_sqlite(row, times) for row in rows] if times else rows)
 
 
@@ -77,13 +77,16 @@ def move_on(spool: str, name: str, offset: int) -> None:
 def _each(statement: str, rows: Sequence[Row]) -> None:
     with connection.cursor() as cursor:
         for row in rows:
-            times = [place for place, value in enumerate(row) if isinstance(value, datetime)]
+            times = [place for place, value in enumerate(row) if isinstance(value, date)]
             cursor.execute(statement, _for_sqlite(row, times) if connection.vendor == "sqlite" else row)
 
 
 def _for_sqlite(row: Row, times: Sequence[int]) -> Row:
-    """With the values at `times` as SQLite keeps them."""
+    """With the moments and days at `times` as SQLite keeps them."""
     adapted: list[Any] = list(row)
     for place in times:
-        adapted[place] = connection.ops.adapt_datetimefield_value(row[place])
+        if isinstance(row[place], datetime):
+            adapted[place] = connection.ops.adapt_datetimefield_value(row[place])
+        else:
+            adapted[place] = connection.ops.adapt_datefield_value(row[place])
     return tuple(adapted)

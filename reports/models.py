@@ -153,6 +153,9 @@ class Candidate(Detail):
     near_tie = models.BooleanField(default=False)
     scores = models.JSONField(default=dict)
     terms = models.JSONField(default=list)
+    digits = models.CharField(
+        default="", blank=True, help_text="Tenths of its scores, for sums: see reports.core.buckets.digits_of."
+    )
 
     def __str__(self) -> str:
         return self.target

@@ -6,7 +6,7 @@ number of times, in any order and at the same time, and a killed one leaves the 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -17,14 +17,14 @@ from django.db.models import Case, Count, F, Max, Min, Q, QuerySet, Sum, Value, 
 from django.db.models.functions import TruncHour
 from django.utils import timezone
 
+from reports import ingest_tables
 from reports.core.rollup import HOUR, Span, day_of, day_span, days_between, days_of_hour, hour_of
 from reports.models import Exchange, TouchedHour
-from reports.rollup_models import DailyRollup, DecisionBucket, RolledDay, RolledHour, SlotRollup
+from reports.rollup_models import DailyRollup, DecisionBucket, RolledDay, RolledHour, SlotRollup, Summed
 from reports.summing import DayKey, buckets_of_day, slots_of_hour, sums_of_day
 
 TRIES = 5
 """Every further one means that another process has replaced the same period meanwhile."""
-INSERTED_AT_ONCE = 500
 _LOCK = 0x50494C4F54524F4C
 """Of PostgreSQL's advisory locks: whoever replaces or seals a period holds it for that transaction."""
 
@@ -110,7 +110,7 @@ def roll_hour(hour: datetime, *, now: datetime, zone: ZoneInfo) -> int:
             if touched is None and before.version and _are_the_same(rows, replaced):
                 return len(rows)  # and its days need not be summed again
             replaced.delete()
-            SlotRollup.objects.bulk_create(rows, batch_size=INSERTED_AT_ONCE)
+            _insert(SlotRollup, rows)
             RolledHour.objects.update_or_create(hour=hour, defaults={"version": before.version + 1, "rolled_at": now})
             if touched is not None:  # unless further rows have come since
                 TouchedHour.objects.filter(hour=hour, sequence=touched).delete()
@@ -135,9 +135,9 @@ def roll_day(day: date, *, now: datetime, zone: ZoneInfo) -> int:
             if (ledger.values_list("version", flat=True).first() or 0) != before.version:
                 continue
             DailyRollup.objects.filter(**key).delete()
-            DailyRollup.objects.bulk_create(sums, batch_size=INSERTED_AT_ONCE)
+            _insert(DailyRollup, sums)
             DecisionBucket.objects.filter(**key).delete()
-            DecisionBucket.objects.bulk_create(buckets, batch_size=INSERTED_AT_ONCE)
+            _insert(DecisionBucket, buckets)
             RolledDay.objects.update_or_create(
                 zone=zone.key,
                 day=day,
@@ -278,6 +278,8 @@ def _snapshot() -> Iterator[None]:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             cursor.execute("SET LOCAL jit = off")  # compiling sums of many columns takes longer than making them
+            cursor.execute("SET LOCAL enable_sort = off")  # groups are fewer than it thinks: sorting takes longer
+            cursor.execute("SET LOCAL work_mem = '64MB'")  # most that a sum may take before it goes to disk
             yield
         return
     with connection.cursor() as cursor:
@@ -286,6 +288,11 @@ def _snapshot() -> Iterator[None]:
             yield
         finally:
             cursor.execute("ROLLBACK")
+
+
+def _insert(model: type[Summed] | type[DecisionBucket], rows: Sequence[Summed] | Sequence[DecisionBucket]) -> None:
+    columns = [column.attname for column in model._meta.concrete_fields if not column.primary_key]
+    ingest_tables.write(model, [tuple(getattr(row, column) for column in columns) for row in rows], columns)
 
 
 def _are_the_same(some: list[SlotRollup], others: "QuerySet[SlotRollup]") -> bool:

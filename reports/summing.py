@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import Any, TypedDict
 
-from django.db import connection
 from django.db.models import (
+    Aggregate,
     BigIntegerField,
     Case,
+    CharField,
     Count,
     F,
-    FloatField,
+    Func,
     IntegerField,
     Max,
     Min,
@@ -22,10 +23,10 @@ from django.db.models import (
     When,
 )
 from django.db.models.expressions import Combinable, Expression
-from django.db.models.functions import Cast, Floor, Greatest, Least, Ln, Round
+from django.db.models.functions import Cast, Floor, Least, Length, Ln, Round
 
 from reports.core import latency
-from reports.core.buckets import TENTHS, VALUE_PREFIX, Bucket, DecisionGroup, count_decisions
+from reports.core.buckets import Bucket, DecisionGroup, count_decisions, count_digits
 from reports.core.latency import Histogram
 from reports.core.rollup import AFFINITIES, DIMENSIONS, HOUR, OUTCOMES, SLOT, TIMES, USAGE_QUALITIES, Span
 from reports.models import Attempt, Candidate, Exchange, Exclusion, Transition
@@ -50,6 +51,29 @@ class DayKey(TypedDict):
     zone: str
     day: date
     generation: int
+
+
+class _Joined(Aggregate):
+    """The texts of a group's rows, one after the other in any order. A list of the database's own would be parsed."""
+
+    function = "STRING_AGG"
+    output_field = CharField()
+
+    def __init__(self, text: Any, **how: Any) -> None:
+        super().__init__(text, Value(""), **how)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="GROUP_CONCAT", **context)
+
+
+class _Character(Func):
+    """The one with this number."""
+
+    function = "CHR"
+    output_field = CharField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="CHAR", **context)
 
 
 def _counting(field: str, words: Sequence[str], prefix: str = "") -> dict[str, Expression]:
@@ -83,89 +107,86 @@ MEASURES: tuple[str, ...] = tuple(_SUMS)
 
 def slots_of_hour(hour: datetime, *, after: int, generation: int) -> list[SlotRollup]:
     """Sums of the exchanges that started in the hour of UTC and have a number above `after`."""
-    rows = _of_slots(hour, after)
-    made: dict[tuple[Any, ...], SlotRollup] = {}
-    for row in rows.annotate(**_aliased(_SUMS)):
-        names = {name: row[name] for name in DIMENSIONS}
-        sums = {name: int(row[f"sum_{name}"]) for name in MEASURES}
-        slot = hour + SLOT * row["quarter"]
-        made[row["quarter"], *names.values()] = SlotRollup(slot=slot, generation=generation, **names, **sums)
-    for time in TIMES:
-        column = f"{time}_ms"
-        histograms: dict[tuple[Any, ...], Histogram] = {}
-        counted = rows.exclude(**{column: None}).values("quarter", *DIMENSIONS, bucket=_latency_bucket(column))
-        for *key, bucket, count in counted.annotate(n=Count("*")).values_list("quarter", *DIMENSIONS, "bucket", "n"):
-            histograms.setdefault(tuple(key), Histogram()).add(bucket, count)
-        for key_of_row, slot_row in made.items():
-            setattr(slot_row, time, histograms.get(key_of_row, Histogram()).to_bytes())
-    return list(made.values())
+    times = {f"all_{time}": _joined_buckets(f"{time}_ms") for time in TIMES}
+    rows = _of_slots(hour, after).annotate(**{f"sum_{name}": measure for name, measure in _SUMS.items()}, **times)
+    columns = ("quarter", *DIMENSIONS, *(f"sum_{name}" for name in MEASURES), *times)
+    names = (*DIMENSIONS, *MEASURES)
+    return [
+        SlotRollup(
+            slot=hour + SLOT * quarter,
+            generation=generation,
+            **dict(zip(names, values, strict=False)),
+            **{time: _histogram(joined) for time, joined in zip(TIMES, values[len(names) :], strict=True)},
+        )
+        for quarter, *values in rows.values_list(*columns)
+    ]
 
 
 def sums_of_day(key: DayKey, span: Span, *, after_slot: int) -> list[DailyRollup]:
     """Sums of the slots in the span that were written after `after_slot`."""
-    columns = (*DIMENSIONS, *MEASURES, *TIMES)
-    width, end = len(DIMENSIONS), len(DIMENSIONS) + len(MEASURES)
-    sums: dict[tuple[str, ...], list[int]] = {}
-    times: dict[tuple[str, ...], tuple[Histogram, ...]] = {}
     slots = SlotRollup.objects.filter(slot__gte=span.start, slot__lt=span.end, pk__gt=after_slot).order_by()
-    for row in slots.values_list(*columns).iterator(chunk_size=READ_AT_ONCE):
-        names, numbers = row[:width], row[width:end]
-        if names not in sums:
-            sums[names], times[names] = list(numbers), tuple(Histogram() for _ in TIMES)
-        else:
-            sums[names] = [one + other for one, other in zip(sums[names], numbers, strict=True)]
-        for histogram, data in zip(times[names], row[end:], strict=True):
+    width = len(DIMENSIONS)
+    times: dict[tuple[str, ...], tuple[Histogram, ...]] = {}
+    for row in slots.values_list(*DIMENSIONS, *TIMES).iterator(chunk_size=READ_AT_ONCE):
+        histograms = times.setdefault(row[:width], tuple(Histogram() for _ in TIMES))
+        for histogram, data in zip(histograms, row[width:], strict=True):
             histogram.merge(Histogram.from_bytes(bytes(data)))
+    sums = slots.values(*DIMENSIONS).annotate(**{f"sum_{name}": Sum(name) for name in MEASURES})
     return [
         DailyRollup(
             **key,
-            **dict(zip(DIMENSIONS, names, strict=True)),
-            **dict(zip(MEASURES, numbers, strict=True)),
-            **{time: histogram.to_bytes() for time, histogram in zip(TIMES, times[names], strict=True)},
+            **dict(zip(DIMENSIONS, row, strict=False)),
+            **{name: int(number) for name, number in zip(MEASURES, row[width:], strict=True)},
+            **{time: histogram.to_bytes() for time, histogram in zip(TIMES, times[row[:width]], strict=True)},
         )
-        for names, numbers in sums.items()
+        for row in sums.values_list(*DIMENSIONS, *(f"sum_{name}" for name in MEASURES))
     ]
 
 
 def buckets_of_day(key: DayKey, span: Span, *, after: int) -> list[DecisionBucket]:
     """Of the exchanges that started in the span and have a number above `after`."""
-    exchanges = Exchange.objects.filter(started_at__gte=span.start, started_at__lt=span.end, pk__gt=after).order_by()
-    reach = exchanges.aggregate(first=Min("pk"), last=Max("pk"))
-    if reach["first"] is None:
-        return []
     counts: Counter[Bucket] = Counter()
-    for decided in _decided(exchanges):
-        count_decisions(counts, decided)
-    # Rows of a day lie close together by the exchange's number: without its bounds all other days were read as well.
-    ours = {
-        "exchange__started_at__gte": span.start,
-        "exchange__started_at__lt": span.end,
-        "exchange_id__gte": reach["first"],
-        "exchange_id__lte": reach["last"],
-    }
-    for bucket, count in (
-        *_of_exclusions(ours),
-        *_of_attempts(ours),
-        *_of_transitions(ours),
-        *_of_candidates(ours),
-        *_of_values(span, reach["first"], reach["last"]),
-    ):
-        counts[bucket] += count
+    for columns in _DECIDED:
+        for decided in _decided(_exchanges(span, after), columns):
+            count_decisions(counts, decided)
+    for hour in span.hours():  # what is read of candidates at once is bounded by an hour
+        part = Span(start=max(hour, span.start), end=min(hour + HOUR, span.end))
+        # Of the bare number, PostgreSQL would look for the first and last along all days.
+        reach = _exchanges(part, after).aggregate(first=Min(F("pk") + 0), last=Max(F("pk") + 0))
+        if reach["first"] is None:
+            continue
+        # Rows of an hour lie close together by the exchange's number: without its bounds all others were read as well.
+        ours = {
+            "exchange__started_at__gte": part.start,
+            "exchange__started_at__lt": part.end,
+            "exchange_id__gte": reach["first"],
+            "exchange_id__lte": reach["last"],
+        }
+        _count_candidates(counts, ours)
+        for bucket, count in (*_of_exclusions(ours), *_of_attempts(ours), *_of_transitions(ours)):
+            counts[bucket] += count
     return [DecisionBucket(**key, count=count, **bucket._asdict()) for bucket, count in counts.items()]
+
+
+def _exchanges(span: Span, after: int) -> "QuerySet[Exchange]":
+    return Exchange.objects.filter(started_at__gte=span.start, started_at__lt=span.end, pk__gt=after).order_by()
 
 
 def _of_slots(hour: datetime, after: int) -> Any:
     quarter = Case(
         *(When(started_at__lt=hour + SLOT * (index + 1), then=Value(index)) for index in range(3)), default=Value(3)
     )
-    exchanges = Exchange.objects.filter(started_at__gte=hour, started_at__lt=hour + HOUR, pk__gt=after)
     # The types of Django know no rows of annotations and columns together.
-    return exchanges.order_by().annotate(quarter=quarter).values("quarter", *DIMENSIONS)
+    return _exchanges(Span(start=hour, end=hour + HOUR), after).annotate(quarter=quarter).values("quarter", *DIMENSIONS)
 
 
-def _aliased(sums: dict[str, Expression]) -> dict[str, Expression]:
-    """Django has no room for a sum with the name of its column."""
-    return {f"sum_{name}": expression for name, expression in sums.items()}
+def _joined_buckets(column: str) -> Expression:
+    """A character for each time: that of its bucket, from 1 on, as databases have none with the number 0."""
+    return _Joined(_Character(_latency_bucket(column) + Value(1)), filter=~Q(**{column: None}))
+
+
+def _histogram(joined: str | None) -> bytes:
+    return Histogram({ord(character) - 1: count for character, count in Counter(joined or "").items()}).to_bytes()
 
 
 def _latency_bucket(column: str) -> Combinable:
@@ -178,20 +199,18 @@ def _latency_bucket(column: str) -> Combinable:
     )
 
 
-def _tenth(column: str) -> Expression:
-    """`buckets.tenth_of`, in SQL; null stays null."""
-    tenth = Cast(Floor(Cast(F(column), FloatField()) * Value(10.0)), IntegerField())
-    return Case(
-        When(**{column: None}, then=None),
-        default=Least(Greatest(tenth, Value(0)), Value(9)),
-        output_field=IntegerField(),
-    )
+_TARGET = ("group", "target", "provider", "model")
+_DECIDED = (
+    (*_TARGET, "strategy", "mode", "tie_break", "affinity", "outcome", "error_code", "error_detail", "signals"),
+    (*_TARGET, "input_bucket", "output_cap_bucket", "complexity_bucket", "cost_flags"),
+    (*_TARGET, "matched_terms", "flags"),
+)
+"""Columns of `DecisionGroup` that are grouped by at a time: all of them at once make nearly as many groups as rows."""
 
 
-def _decided(exchanges: "QuerySet[Exchange]") -> Iterator[DecisionGroup]:
-    columns = tuple(name for name in DecisionGroup.__struct_fields__ if name != "count")
+def _decided(exchanges: "QuerySet[Exchange]", columns: tuple[str, ...]) -> Iterator[DecisionGroup]:
     grouped = exchanges.values(*columns).annotate(n=Count("*"))
-    for *values, count in grouped.values_list(*columns, "n").iterator(chunk_size=READ_AT_ONCE):
+    for *values, count in grouped.values_list(*columns, "n"):
         yield DecisionGroup(count=count, **dict(zip(columns, values, strict=True)))
 
 
@@ -220,56 +239,18 @@ def _of_transitions(ours: dict[str, Any]) -> Iterator[tuple[Bucket, int]]:
         yield Bucket(group, "fallback_to", reason, tried), count
 
 
-def _of_candidates(ours: dict[str, Any]) -> Iterator[tuple[Bucket, int]]:
+def _count_candidates(counts: Counter[Bucket], ours: dict[str, Any]) -> None:
+    """Their digits come joined to one text a target: to count in it takes a hundredth of what rows of it would take."""
+    names = ("exchange__group", "target", "first", "each")
     rows = (
         Candidate.objects.filter(**ours)
         .order_by()
-        .annotate(
-            first=Case(When(place=0, then=Value(1)), default=Value(0)),
-            dynamic=_tenth("dynamic_score"),
-            contrasted=_tenth("contrasted_score"),
-            final=_tenth("final_score"),
-        )
+        .annotate(first=Case(When(place=0, then=Value(1)), default=Value(0)), each=Length("digits"))
+        .values(*names)
+        .annotate(near_ties=Count("place", filter=Q(near_tie=True)), all_digits=_Joined("digits"))
     )
-    names = ("exchange__group", "target", "first", "near_tie", "dynamic", "contrasted", "final")
-    for group, target, first, near_tie, dynamic, contrasted, final, count in (
-        rows.values(*names).annotate(n=Count("*")).values_list(*names, "n")
-    ):
-        for dimension, tenth in (
-            ("dynamic_score", dynamic),
-            ("contrasted_score", contrasted),
-            ("final_score", final),
-            ("chosen_final_score", final if first else None),
-        ):
-            if tenth is not None:
-                yield Bucket(group, dimension, TENTHS[tenth], target), count
-        if near_tie:
-            yield Bucket(group, "near_tie", "yes", target), count
-
-
-_VALUES = {
-    # Django knows no rows from the inside of JSON.
-    "postgresql": """
-        SELECT e."group", c.target, s.key,
-               LEAST(GREATEST(FLOOR((s.value ->> 1)::double precision * 10), 0), 9)::integer AS tenth, COUNT(*)
-        FROM reports_candidate c JOIN reports_exchange e ON e.id = c.exchange_id
-             CROSS JOIN LATERAL jsonb_each(c.scores) s
-        WHERE e.started_at >= %s AND e.started_at < %s AND c.exchange_id BETWEEN %s AND %s
-              AND (s.value ->> 1) IS NOT NULL
-        GROUP BY 1, 2, 3, 4""",
-    "sqlite": """
-        SELECT e."group", c.target, s.key,
-               MIN(MAX(CAST(json_extract(s.value, '$[1]') * 10 AS INTEGER), 0), 9) AS tenth, COUNT(*)
-        FROM reports_candidate c JOIN reports_exchange e ON e.id = c.exchange_id, json_each(c.scores) s
-        WHERE e.started_at >= %s AND e.started_at < %s AND c.exchange_id BETWEEN %s AND %s
-              AND json_extract(s.value, '$[1]') IS NOT NULL
-        GROUP BY 1, 2, 3, 4""",
-}
-
-
-def _of_values(span: Span, first: int, last: int) -> Iterator[tuple[Bucket, int]]:
-    start, end = (connection.ops.adapt_datetimefield_value(moment) for moment in (span.start, span.end))
-    with connection.cursor() as cursor:
-        cursor.execute(_VALUES[connection.vendor], [start, end, first, last])
-        for group, target, name, tenth, count in cursor.fetchall():
-            yield Bucket(group, f"{VALUE_PREFIX}{name}", TENTHS[tenth], target), count
+    for group, target, first, each, near_ties, digits in rows.values_list(*names, "near_ties", "all_digits"):
+        if each:
+            count_digits(counts, group, target, digits, each=each, first=bool(first))
+        if near_ties:
+            counts[Bucket(group, "near_tie", "yes", target)] += near_ties

@@ -35,6 +35,21 @@ DIMENSIONS: Mapping[str, str] = {
 """Beside these, `value.NAME` for each score: its value in [0, 1] of every candidate."""
 
 VALUE_PREFIX = "value."
+SCORES = (
+    "cost_score",
+    "latency_score",
+    "throughput_score",
+    "reliability_score",
+    "ttfb_score",
+    "complexity_score",
+    "eval_quality_score",
+    "load_score",
+    "stream_integrity_score",
+    "budget_score",
+)
+"""The single scores in the order of a candidate's digits. Rows have these digits: a new one comes at the end."""
+DIGITS_OF = ("dynamic_score", "contrasted_score", "final_score", *(f"{VALUE_PREFIX}{name}" for name in SCORES))
+"""The dimension that each digit of a candidate is counted in."""
 TENTHS = tuple(f"{tenth / 10:.1f}-{(tenth + 1) / 10:.1f}" for tenth in range(10))
 """Of a score: from the first number to below the second. 1 itself belongs to the last."""
 
@@ -49,32 +64,63 @@ class Bucket(NamedTuple):
 
 
 class DecisionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Exchanges that have all of this in common."""
+    """Exchanges that have all of this in common. What is left empty is not asked for."""
 
     count: int
     group: str
     target: str
     provider: str
     model: str
-    outcome: str
-    strategy: str
-    mode: str
-    tie_break: str
-    affinity: str
-    input_bucket: str
-    output_cap_bucket: str
-    complexity_bucket: str
-    error_code: str
-    error_detail: str
-    signals: Sequence[str]
-    matched_terms: Sequence[str]
-    flags: Sequence[str]
-    cost_flags: Sequence[str]
+    outcome: str = ""
+    strategy: str = ""
+    mode: str = ""
+    tie_break: str = ""
+    affinity: str = ""
+    input_bucket: str = ""
+    output_cap_bucket: str = ""
+    complexity_bucket: str = ""
+    error_code: str = ""
+    error_detail: str = ""
+    signals: Sequence[str] = ()
+    matched_terms: Sequence[str] = ()
+    flags: Sequence[str] = ()
+    cost_flags: Sequence[str] = ()
 
 
 def tenth_of(value: float) -> int:
     """0 to 9; what is outside [0, 1] counts at its end."""
     return min(max(int(value * 10), 0), 9)
+
+
+def digits_of(columns: Sequence[Sequence[float | None] | None], candidates: int) -> list[str]:
+    """For each candidate the tenths of its scores, a digit each and a space for none, without the spaces at its end.
+
+    `columns` has the scores of all candidates, in the order of `DIGITS_OF`; `None` for a score that there is not.
+    """
+    none = " " * candidates
+    digits = [
+        none if column is None else [" " if value is None else _digit(value) for value in column] for column in columns
+    ]
+    return ["".join(row).rstrip() for row in zip(*digits, strict=True)]
+
+
+def _digit(value: float) -> str:
+    return _DIGITS[int(value * 10)] if 0.0 <= value <= 1.0 else _DIGITS[tenth_of(value)]
+
+
+_DIGITS = "01234567899"
+
+
+def count_digits(counts: Counter[Bucket], group: str, target: str, digits: str, *, each: int, first: bool) -> None:
+    """Adds the scores of equally long candidates. `digits`: of one after the other, `each` of them for a candidate.
+    `first`: they stood first in the order of trying."""
+    for place, dimension in enumerate(DIGITS_OF[:each]):
+        column = digits[place::each]
+        for tenth, name in enumerate(TENTHS):
+            if count := column.count(_DIGITS[tenth]):
+                counts[Bucket(group, dimension, name, target)] += count
+                if first and dimension == "final_score":
+                    counts[Bucket(group, "chosen_final_score", name, target)] += count
 
 
 def count_decisions(counts: Counter[Bucket], decided: DecisionGroup) -> None:

@@ -10,6 +10,7 @@ from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
+from reports.core.buckets import digits_of
 from reports.core.rollup import hour_of
 from reports.core.shape_buckets import complexity_bucket, input_bucket, output_cap_bucket
 from reports.models import Attempt, Candidate, Exchange, Exclusion, TouchedHour, Transition
@@ -90,6 +91,7 @@ def save_detail(exchanges: Sequence[Exchange]) -> None:
             Candidate(
                 exchange=exchange, place=place, target=target, weight=1.0, dynamic_score=score, contrasted_score=score,
                 final_score=score / 2, near_tie=place == 1, scores={"latency_score": [120.0, score], "cost_score": [None, None]},
+                digits=digits_of([[score], [score], [score / 2], [None], [score]], 1)[0],
             )
             for exchange in exchanges
             for place, (target, score) in enumerate((("paris/m", 0.93), ("oslo/m", 0.41)))

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from reports.core.buckets import TENTHS, Bucket, DecisionGroup, count_decisions, tenth_of
+from reports.core.buckets import (
+    DIGITS_OF,
+    SCORES,
+    TENTHS,
+    Bucket,
+    DecisionGroup,
+    count_decisions,
+    count_digits,
+    digits_of,
+    tenth_of,
+)
+from routing.core.scores import SIGNALS
 
 PLAIN: dict[str, Any] = {
     "count": 3, "group": "chat", "target": "paris/m", "provider": "paris", "model": "m", "outcome": "success",
@@ -55,3 +66,26 @@ def test_a_refusal_is_told_from_a_failure():
 )  # fmt: skip
 def test_a_score_belongs_to_a_tenth(value, tenth):
     assert TENTHS[tenth_of(value)] == tenth
+    assert digits_of([[value]], 1) == [tenth[2]]
+
+
+def test_every_score_that_routing_has_is_counted():
+    assert set(SCORES) == set(SIGNALS)
+
+
+def test_a_candidate_has_a_digit_for_each_score_up_to_its_last():
+    columns = [[0.93, 0.4], None, [1.0, None], [0.0, None], None]
+    assert digits_of(columns, 2) == ["9 90", "4"]
+    assert digits_of([None, None], 2) == ["", ""]
+
+
+def test_digits_of_many_candidates_count_in_the_dimension_of_their_place():
+    counts: Counter[Bucket] = Counter()
+    count_digits(counts, "chat", "paris/m", "9 90" + "94 0", each=4, first=False)
+    count_digits(counts, "chat", "paris/m", "775", each=3, first=True)
+    assert DIGITS_OF[:4] == ("dynamic_score", "contrasted_score", "final_score", "value.cost_score")
+    assert {(b.dimension, b.bucket): count for b, count in counts.items()} == {
+        ("dynamic_score", "0.9-1.0"): 2, ("dynamic_score", "0.7-0.8"): 1, ("contrasted_score", "0.4-0.5"): 1,
+        ("contrasted_score", "0.7-0.8"): 1, ("final_score", "0.9-1.0"): 1, ("final_score", "0.5-0.6"): 1,
+        ("chosen_final_score", "0.5-0.6"): 1, ("value.cost_score", "0.0-0.1"): 2,
+    }  # fmt: skip

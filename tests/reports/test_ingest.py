@@ -179,6 +179,7 @@ def test_a_record_becomes_rows(database, folder):
             "near_tie": True,
             "scores": {"cost_score": [None, 1.0, "no_data"]},
             "terms": [["cheap", 1.0, 0.75, 1, None]],
+            "digits": "7899",
         },
         {
             "place": 1,
@@ -193,6 +194,7 @@ def test_a_record_becomes_rows(database, folder):
             "near_tie": False,
             "scores": {"cost_score": [0.02, 0.5]},
             "terms": [["cheap", 1.0, 0.25, 0, None]],
+            "digits": "2125",
         },
     ]
     assert [row(each) for each in exchange.exclusions.all()] == [

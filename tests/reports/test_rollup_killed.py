@@ -58,9 +58,9 @@ def tables() -> list[list[tuple[Any, ...]]]:
 @pytest.mark.parametrize(
     ("statement", "slots_are_new"),
     [
-        ('INSERT INTO "reports_slotrollup"', False),
+        ('DELETE FROM "reports_slotrollup"', False),
         ('DELETE FROM "reports_touchedhour"', False),
-        ('INSERT INTO "reports_decisionbucket"', True),
+        ('DELETE FROM "reports_decisionbucket"', True),
     ],
 )
 def test_a_rollup_killed_in_the_middle_leaves_the_old_tables_or_the_new(database, tmp_path, statement, slots_are_new):
