@@ -212,8 +212,9 @@ def _candidate_rows(pk: int, end: EndRecord, max_candidates: int) -> Iterator[Ro
 
 
 def _digits(sheet: CandidatesRecord) -> list[str]:
-    scores = (sheet.scores[name][1] if name in sheet.scores else None for name in SCORES)
-    return digits_of([sheet.dynamics, sheet.contrasted, sheet.finals, *scores], len(sheet.targets))
+    found = sheet.scores
+    values = [found[name][1] if name in found else None for name in SCORES]
+    return digits_of([sheet.dynamics, sheet.contrasted, sheet.finals, *values], len(sheet.targets))
 
 
 def _numbers(sheet: CandidatesRecord, row: int) -> Row:
@@ -231,8 +232,8 @@ def _numbers(sheet: CandidatesRecord, row: int) -> Row:
         None if sheet.contrasted is None else sheet.contrasted[row],
         None if sheet.finals is None else sheet.finals[row],
         row in sheet.near_ties,
-        _json(scores),
-        _json(terms),
+        _encode(scores).decode(),
+        _encode(terms).decode(),
     )
 
 

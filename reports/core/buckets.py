@@ -97,18 +97,21 @@ def digits_of(columns: Sequence[Sequence[float | None] | None], candidates: int)
 
     `columns` has the scores of all candidates, in the order of `DIGITS_OF`; `None` for a score that there is not.
     """
-    none = " " * candidates
-    digits = [
-        none if column is None else [" " if value is None else _digit(value) for value in column] for column in columns
-    ]
-    return ["".join(row).rstrip() for row in zip(*digits, strict=True)]
+    there = [value for column in columns if column is not None for value in column]
+    try:
+        digits = "".join([_DIGITS[int(value * 10)] for value in there])  # type: ignore[operator]  # none raises
+    except (TypeError, IndexError):
+        digits = "".join([" " if value is None else str(tenth_of(value)) for value in there])
+    for place, column in enumerate(columns):
+        if column is None:
+            if len(digits) <= (at := place * candidates):
+                break
+            digits = digits[:at] + " " * candidates + digits[at:]
+    return [digits[row::candidates].rstrip() for row in range(candidates)]
 
 
-def _digit(value: float) -> str:
-    return _DIGITS[int(value * 10)] if 0.0 <= value <= 1.0 else _DIGITS[tenth_of(value)]
-
-
-_DIGITS = "01234567899"
+_DIGITS = "0123456789" + 90 * "9" + 100 * "0"
+"""By a score's whole tenths, from -10 to below 10: negative ones count from the end."""
 
 
 def count_digits(counts: Counter[Bucket], group: str, target: str, digits: str, *, each: int, first: bool) -> None:
@@ -117,7 +120,7 @@ def count_digits(counts: Counter[Bucket], group: str, target: str, digits: str, 
     for place, dimension in enumerate(DIGITS_OF[:each]):
         column = digits[place::each]
         for tenth, name in enumerate(TENTHS):
-            if count := column.count(_DIGITS[tenth]):
+            if count := column.count(str(tenth)):
                 counts[Bucket(group, dimension, name, target)] += count
                 if first and dimension == "final_score":
                     counts[Bucket(group, "chosen_final_score", name, target)] += count

@@ -6,8 +6,9 @@ rows of a day always add up to the day.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from reports.core.record import EndRecord, IntentRecord
 
@@ -22,8 +23,7 @@ TokenClass = Literal["input", "cache_read", "cache_write_5m", "cache_write_1h", 
 CLASSES: Final[tuple[TokenClass, ...]] = ("input", "cache_read", "cache_write_5m", "cache_write_1h", "output")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """By class, disjoint; `reasoning` is part of `output`. `None`: the provider did not say."""
 
     input: int | None = None
@@ -40,8 +40,7 @@ class Tokens:
         return self.input + (self.cache_read or 0) + (self.cache_write_5m or 0) + (self.cache_write_1h or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """Micro-dollars per million tokens. `None`: unknown; 0: known to be free."""
 
     input: int | None = None
@@ -51,8 +50,7 @@ class Prices:
     output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens
     quality: Quality
     prices: Prices
@@ -62,8 +60,7 @@ class Bill:
     """`no_input_price` and the like for each class whose price is needed and unknown; `cache_read_at_input_price`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the arithmetic."""
 
     token_class: TokenClass
