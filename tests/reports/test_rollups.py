@@ -388,7 +388,7 @@ def test_ten_times_the_rows_take_no_more_statements(database):
     asked = []
     for count in (20, 200):
         Exchange.objects.all().delete()
-        save([an_exchange(NOON + timedelta(seconds=n)) for n in range(count)])
+        save([an_exchange(NOON + timedelta(seconds=n)) for n in range(count)], detail=True)
         with CaptureQueriesContext(connection) as captured:
             roll(DAY, DAY, now=LATER)
         asked.append(len(captured))
