@@ -177,7 +177,7 @@ def _spool(progress: Progress) -> Check:
 
 
 def _lines(progress: Progress) -> Check:
-    words = {"damaged": "damaged", "newer": "of a newer release", "lost": "lost"}
+    words = {"damaged": "damaged", "newer": "of a newer release", "lost": "lost", "dropped": "never written"}
     odd = [f"{progress.ingested[name]:,} {word}" for name, word in words.items() if progress.ingested.get(name)]
     if not odd:
         return Check(title="Records", state="good", text="None was damaged or lost.")

@@ -25,7 +25,7 @@ from reports.core.record import VERSION, EndRecord, IntentRecord
 from reports.ingest_files import DAMAGED, NEWER, Aside, Line, OpenFile, Source, SpoolReader
 from reports.ingest_rows import ABORTED, LONGEST_TEXT, Rows, moment
 from reports.models import Exchange, OpenExchange, SpoolFile
-from reports.spool import SUFFIX, decode_line
+from reports.spool import SUFFIX, decode_line, dropped_before
 
 log = logging.getLogger("reports.ingest")
 
@@ -50,6 +50,8 @@ class _Batch:
     damaged: list[bytes] = field(default_factory=list)
     newer: list[bytes] = field(default_factory=list)
     repeated: int = 0
+    dropped: int = 0
+    """Records that a gateway could not write, as its spool tells."""
 
 
 class Ingest:
@@ -173,7 +175,9 @@ class Ingest:
 
     def _write_batch(self, source: Source, lines: Sequence[Line], batch: _Batch) -> None:
         now = self._now()
-        counts = Counter(damaged=len(batch.damaged), newer=len(batch.newer), repeated=batch.repeated)
+        counts = Counter(
+            damaged=len(batch.damaged), newer=len(batch.newer), repeated=batch.repeated, dropped=batch.dropped
+        )
         counts["lost"] = len(batch.damaged) - self._damaged.add(batch.damaged)
         counts["lost"] += len(batch.newer) - self._newer.add(batch.newer)
         with transaction.atomic():
@@ -311,7 +315,10 @@ def _sorted(lines: Sequence[Line]) -> _Batch:
             continue
         record = _decoded(text)
         if record is None:
-            batch.damaged.append(text)
+            if (dropped := dropped_before(text)) is None:
+                batch.damaged.append(text)
+            else:
+                batch.dropped += dropped
         elif isinstance(record, bytes):
             batch.newer.append(text)
         elif record.id in (batch.ends if isinstance(record, EndRecord) else batch.intents):

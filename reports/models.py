@@ -231,7 +231,7 @@ class OpenExchange(models.Model):
 
 
 class IngestCount(models.Model):
-    """What ingest met since ever: `ended`, `aborted`, `replaced`, `repeated`, `damaged`, `newer`, `lost`."""
+    """What ingest met since ever: `ended`, `aborted`, `replaced`, `repeated`, `damaged`, `newer`, `lost`, `dropped`."""
 
     name = models.CharField()
     count = models.BigIntegerField(default=0)

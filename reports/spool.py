@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from reports.core.record import EndRecord, IntentRecord
+from reports.core.record import EndRecord, GapRecord, IntentRecord
 
 SUFFIX = ".jsonl"
 _CHECK_EVERY_BYTES = 4 << 20
@@ -59,6 +59,8 @@ class Spool:
         self.written = 0
         self.problem: str | None = None
         """Why records are being dropped now; `None`: they are not."""
+        self._told = 0
+        """Of the dropped records, those that a line of a file tells of."""
         self._directory = directory
         self._name = name
         self._max_file_bytes = max_file_bytes
@@ -85,6 +87,9 @@ class Spool:
     def close(self) -> None:
         """Ends the file and frees it for reading. A later record opens another."""
         if self._fd >= 0:
+            if self._pid == process.id:
+                with contextlib.suppress(OSError):
+                    self._tell_of_dropped()
             os.close(self._fd)
             self._fd = -1
 
@@ -130,14 +135,34 @@ class Spool:
             self._retry_at = self._clock() + _PAUSE_S
             self.problem = f"the spool's bound of {self._max_total_bytes} bytes is reached"
             return False
-        self.problem = None
+        if self.problem is not None:
+            self._tell_of_dropped()
+            self.problem = None
         return True
+
+    def _tell_of_dropped(self) -> None:
+        """Writes how many records are missing here, so that whoever reads the file knows."""
+        missing = self.dropped - self._told
+        if not missing:
+            return
+        line = self._encoder.encode(GapRecord(at=time.time(), dropped=missing)) + b"\n"
+        if self._torn:
+            line = b"\n" + line
+        done = os.write(self._fd, line)
+        self._file_bytes += done
+        self._total_bytes += done
+        self._torn = done < len(line)
+        if self._torn:
+            raise OSError("the disk is full")
+        self._told = self.dropped
 
     def _start_process(self) -> None:
         """The first record, or the first one after a fork: the file of the parent is not ours."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._pid:  # what the parent dropped, the parent tells
+            self._told = self.dropped
         self._pid = process.id
         self._prefix = f"{self._name}-{self._pid}-{time.time_ns() // 1_000_000}"
         self._number = 0
@@ -187,6 +212,17 @@ def decode_line(line: bytes) -> IntentRecord | EndRecord:
     """Raises `msgspec.DecodeError` for a line that is not a whole record."""
     record: IntentRecord | EndRecord = _decoder.decode(line)
     return record
+
+
+_gap_decoder = msgspec.json.Decoder(GapRecord)
+
+
+def dropped_before(line: bytes) -> int | None:
+    """The number of records that are missing where this line stands. `None`: it tells of none."""
+    try:
+        return max(_gap_decoder.decode(line).dropped, 0)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 class LineLog:

@@ -34,6 +34,16 @@ class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     """As in EndRecord."""
 
 
+class GapRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gap"):
+    """Written as soon as records can be written again, or at the end."""
+
+    v: int = VERSION
+    at: float
+    """Unix seconds of the writing."""
+    dropped: int
+    """Records that this process could not write, since the last such line."""
+
+
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     provider: str

@@ -78,8 +78,9 @@ def test_sums_that_nobody_makes_are_told() -> None:
 
 def test_damaged_lines_and_targets_that_were_kept_out_are_told() -> None:
     IngestCount.objects.create(name="damaged", count=3)
+    IngestCount.objects.create(name="dropped", count=5)
     IngestCount.objects.create(name="ended", count=30)
-    assert checks()["Records"].text == "Since ever: 3 damaged."
+    assert checks()["Records"].text == "Since ever: 3 damaged, 5 never written."
     exchange = an_exchange(NOW)
     save([exchange], detail=True)
     exchange.exclusions.update(stage="health", reason="denied")

@@ -607,6 +607,17 @@ def test_a_spool_that_was_full_goes_on_once_it_has_been_read(database, folder):
     spool.close()
     assert "after" in outcomes()
     assert spool.dropped == 100 - written
+    assert counts() == {"ended": written + 1, "dropped": 100 - written}
+
+
+def test_what_a_spool_dropped_up_to_its_end_is_known(database, folder):
+    spool = a_spool(folder, [an_end("one")], max_total_bytes=2_000, max_file_bytes=1_000)
+    add(spool, (an_end(f"req_{number}") for number in range(9)))
+    assert spool.dropped > 0
+    spool.close()
+    spool.close()
+    read(folder)
+    assert counts() == {"ended": spool.written, "dropped": spool.dropped}
 
 
 def test_everything_it_makes_is_for_the_owner_alone(database, tmp_path):

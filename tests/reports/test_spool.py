@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from reports.core.record import EndRecord, IntentRecord
-from reports.spool import LineLog, Spool, decode_line
+from reports.spool import LineLog, Spool, decode_line, dropped_before
 
 
 def an_intent(id: str = "req_1") -> IntentRecord:
@@ -150,7 +150,8 @@ def test_a_disk_that_fills_up_costs_records_and_leaves_the_others_readable(
     spool.intent(an_intent("req_4"))
     assert (spool.written, spool.dropped, told(spool)) == (2, 2, None)
     lines = files(tmp_path)[0].read_bytes().splitlines()
-    assert [len(lines), decode_line(lines[0]).id, decode_line(lines[2]).id] == [3, "req_1", "req_4"]
+    assert [len(lines), decode_line(lines[0]).id, decode_line(lines[3]).id] == [4, "req_1", "req_4"]
+    assert dropped_before(lines[2]) == 2
     with pytest.raises(msgspec.DecodeError):
         decode_line(lines[1])
 
