@@ -46,7 +46,7 @@ test: .venv/installed-test sdk-previous
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not full"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not full"
 
 test-full: .venv/installed-test sdk-previous
 	$(BIN)/pytest -s -m full

@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker inherits what its parent
     os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 
 import django
+import pytest
 
 django.setup()
 
@@ -26,15 +27,11 @@ from tests.support.databases import (  # noqa: E402 - models can be imported onl
     sqlite_template,
     sqlite_url,
 )
-from tests.support.grounds import either_ground, ground, grounds  # noqa: E402
 from tests.support.postgres import postgres  # noqa: E402
 from tests.support.processes import start_gateway, start_simulator  # noqa: E402
 
 __all__ = [
     "database",
-    "either_ground",
-    "ground",
-    "grounds",
     "postgres",
     "postgres_template",
     "postgres_url",
@@ -43,3 +40,14 @@ __all__ = [
     "start_gateway",
     "start_simulator",
 ]
+
+SHARED = {"fleet", "grounds"}
+"""Fixtures whose processes the tests of a package share."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a package, the files that share processes come last: these start late and idle beside no other test."""
+    sharing = {item.path for item in items if SHARED.intersection(getattr(item, "fixturenames", ()))}
+    packages = {item.path.parent: None for item in items}
+    turns = {package: turn for turn, package in enumerate(packages)}
+    items.sort(key=lambda item: (turns[item.path.parent], item.path in sharing))

@@ -1,4 +1,4 @@
-"""One simulator and one gateway per server for all end-to-end tests of a run."""
+"""One simulator and one gateway per server for all end-to-end tests of a worker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.e2e.fleet import AT_ONCE, Fleet, Served
 from tests.support.processes import SimulatorProcess
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Fleet]:
@@ -25,7 +25,7 @@ def fleet(
     fleet.stop()
 
 
-@pytest.fixture(scope="session", params=["uvicorn", "daphne"])
+@pytest.fixture(scope="package", params=["uvicorn", "daphne"])
 def served(request: pytest.FixtureRequest, fleet: Fleet) -> Served:
     return fleet.served(request.param)
 

@@ -5,6 +5,9 @@ import pytest
 from gateway.upstream.http1 import Http1Transport
 from gateway.upstream.httpx_transport import HttpxTransport
 from tests.support import relays
+from tests.support.grounds import either_ground, ground, grounds
+
+__all__ = ["either_ground", "ground", "grounds", "transport"]
 
 TRANSPORTS = {"http1": Http1Transport, "httpx": HttpxTransport}
 

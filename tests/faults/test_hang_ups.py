@@ -51,9 +51,9 @@ ANSWER = answer(json.dumps(completion()).encode())
 
 
 @pytest.fixture(scope="module")
-def narrow(grounds: Grounds) -> Ground:
+def narrow(grounds: Grounds) -> Iterator[Ground]:
     """A gateway with few places, so that one which is not given back is missed."""
-    return grounds.start(
+    ground = grounds.start(
         "narrow",
         PILOTAGE_MAX_IN_FLIGHT=str(PLACES),
         PILOTAGE_MAX_QUEUED=str(PLACES),
@@ -61,6 +61,8 @@ def narrow(grounds: Grounds) -> Ground:
         PILOTAGE_HEAD_SECONDS="30",
         PILOTAGE_WRITE_STALL_SECONDS="30",
     )
+    yield ground
+    ground.process.kill()
 
 
 @dataclass(slots=True, kw_only=True)

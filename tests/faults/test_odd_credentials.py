@@ -23,7 +23,7 @@ LONGEST = 40_000
 
 
 @pytest.fixture(scope="module")
-def bereft(grounds: Grounds) -> Ground:
+def bereft(grounds: Grounds) -> Iterator[Ground]:
     """A gateway whose database is gone: who asks it anything fails."""
     first = grounds.start("bereft")
     kept = first.process.data / "last_good"
@@ -32,7 +32,8 @@ def bereft(grounds: Grounds) -> Ground:
     gone = first.process.data / "pilotage.sqlite3"
     again = grounds.again(first, DATABASE_URL=f"sqlite:///{gone.parent}/gone/pilotage.sqlite3")
     assert "the database does not answer" in again.process.output()
-    return again
+    yield again
+    again.process.kill()
 
 
 def odd_values(seed: int) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,9 +35,11 @@ STREAM: Script = [Expect(), Send(sse()), Drip(EVENT * 40, 0.1, len(EVENT)), Send
 
 
 @pytest.fixture(scope="module")
-def crowd(grounds: Grounds) -> Ground:
+def crowd(grounds: Grounds) -> Iterator[Ground]:
     """Three workers that look for changes as often as they do by default."""
-    return grounds.start("crowd", workers=WORKERS, PILOTAGE_POLL_SECONDS="0.5")
+    ground = grounds.start("crowd", workers=WORKERS, PILOTAGE_POLL_SECONDS="0.5")
+    yield ground
+    ground.process.kill()
 
 
 async def one_for_each_worker(ground: Ground) -> dict[int, Client]:

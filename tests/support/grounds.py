@@ -1,4 +1,4 @@
-"""Gateways that every test of a run shares, each test with a provider and a model group of its own."""
+"""Gateways that the tests of a package share, each test with a provider and a model group of its own."""
 
 import asyncio
 import json
@@ -171,7 +171,7 @@ class Grounds:
             process.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def grounds(
     tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[Grounds]:
