@@ -146,7 +146,8 @@ class SimulatorProcess(Process):
     """`behaviour` are the fields of `gateway.simulator.Behaviour`."""
 
     def __init__(self, folder: Path, **behaviour: Any) -> None:
-        super().__init__(folder, "simulate", "--port", "0", "--name", str(behaviour.get("name", "simulator")))
+        name = str(behaviour.get("name", "simulator"))
+        super().__init__(folder, "--port", "0", "--name", name, program=("-m", "tests.support.simulating"))
         self.origin = self.address(" serves")
         self.base_url = f"{self.origin}/v1"
         self.set(**behaviour)
