@@ -19,12 +19,12 @@ from playwright.sync_api import Locator, Page, expect
 from pytest_django import DjangoDbBlocker
 
 from tests.e2e.fleet import AT_ONCE
-from tests.support.browser import Chromium, Window, chromium
+from tests.support.browser import Chromium, Window, chromium, launched
 from tests.support.processes import NO_TLS, ROOT, GatewayProcess, SimulatorProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "launched"]
 
 PASSWORD = "a-password-for-this-test"
 KEY = "sk-literal-key-of-the-simulator"

@@ -26,13 +26,13 @@ from websockets.sync.client import connect
 from reports.core.record import EndRecord
 from tests.e2e.fleet import AT_ONCE
 from tests.e2e.test_admin_browser import PASSWORD, Person, _create_admin
-from tests.support.browser import Chromium, Window, chromium
+from tests.support.browser import Chromium, Window, chromium, launched
 from tests.support.load import clients
 from tests.support.processes import NO_TLS, GatewayProcess, SimulatorProcess, descendants
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "launched"]
 
 LIVE = "/admin/reports/live/"
 SOCKET = "/admin/reports/live/socket"

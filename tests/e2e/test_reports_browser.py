@@ -17,12 +17,12 @@ from pytest_django import DjangoDbBlocker
 from reports.rollups import roll
 from tests.e2e.test_admin_browser import OPEN_EVERYTHING, TOO_WIDE, Person, _create_admin, _tab_to
 from tests.reports.rows import an_exchange, save
-from tests.support.browser import Chromium, Window, chromium
+from tests.support.browser import Chromium, Window, chromium, launched
 from tests.support.processes import ROOT, GatewayProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "launched"]
 
 DEAREST = "req_the_dearest_of_all"
 REPORTS = ("usage", "cost", "savings", "performance", "decisions", "reliability", "odd")

@@ -4,6 +4,7 @@ Playwright's event loop runs in the test's thread, so Django's models cannot be 
 tests talk to a gateway process and prepare its database before.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -89,22 +90,44 @@ class Chromium:
         return window
 
 
-@pytest.fixture
-def chromium() -> Iterator[Chromium]:
-    """Ended with the test: while it runs, this thread has a running event loop.
+@dataclass(slots=True)
+class Launched:
+    browser: Browser
+    loop: asyncio.AbstractEventLoop
+    """Playwright's, which stands still in this thread between the calls of its pages."""
 
-    To look at the pages: `SCREENSHOTS=FOLDER pytest -m browser`.
-    """
+
+@pytest.fixture(scope="module")
+def launched() -> Iterator[Launched]:
+    """One browser for the tests of a file: to start one takes longer than most of them."""
     executable = shutil.which("chromium")
     if executable is None:
         missing = "no chromium: apt-get install -y --no-install-recommends chromium"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
-    shots = Path(os.environ["SCREENSHOTS"]) if os.environ.get("SCREENSHOTS") else None
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
         try:
-            yield Chromium(browser=browser, shots=shots)
+            yield Launched(browser=browser, loop=loop)
         finally:
+            asyncio._set_running_loop(loop)
             browser.close()
+
+
+@pytest.fixture
+def chromium(launched: Launched) -> Iterator[Chromium]:
+    """Its windows are closed with the test. While that runs, and only then, this thread has a running event loop.
+
+    To look at the pages: `SCREENSHOTS=FOLDER pytest -m browser`.
+    """
+    asyncio._set_running_loop(launched.loop)
+    shots = Path(os.environ["SCREENSHOTS"]) if os.environ.get("SCREENSHOTS") else None
+    try:
+        yield Chromium(browser=launched.browser, shots=shots)
+        for context in launched.browser.contexts:
+            context.close()
+    finally:
+        asyncio._set_running_loop(None)

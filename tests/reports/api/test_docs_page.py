@@ -10,13 +10,13 @@ from playwright.sync_api import expect
 from pytest_django import DjangoDbBlocker
 
 from tests.reports.api.ground import happened
-from tests.support.browser import Chromium, chromium
+from tests.support.browser import Chromium, chromium, launched
 from tests.support.databases import serving_from
 from tests.support.processes import ROOT, GatewayProcess, StartGateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
-__all__ = ["chromium"]
+__all__ = ["chromium", "launched"]
 
 PASSWORD = "a-password-for-this-test"
 
