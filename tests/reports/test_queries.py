@@ -48,12 +48,13 @@ def read(query: dict[str, str], now: datetime = NOW) -> Filters:
 
 
 def some_exchanges(count: int = 400) -> list[Exchange]:
-    """Over twelve days, some at the very edges of days, none after `NOW`."""
+    """Over twelve days, in few hours of each, some at the very edges of days, none after `NOW`."""
     rng = random.Random(5)
     start = datetime(2025, 3, 22, tzinfo=UTC)
     made = []
     for _ in range(count):
         at = start + timedelta(seconds=rng.uniform(0, (NOW - start).total_seconds()))
+        at = at.replace(hour=rng.choice((5, 13)))
         if rng.random() < 0.2:
             at = at.replace(hour=rng.choice((22, 23, 18, 0)), minute=rng.choice((0, 15, 59)), second=0, microsecond=0)
         if at > NOW:
