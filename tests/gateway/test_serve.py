@@ -11,6 +11,7 @@ import pytest
 
 from gateway.serving import PortTaken, listen
 from tests.support.processes import (
+    NO_TLS,
     GatewayProcess,
     Process,
     SimulatorProcess,
@@ -41,7 +42,7 @@ callers:
 
 
 def served(gateway: GatewayProcess) -> dict[str, str]:
-    return {"authorization": f"Bearer {gateway.until_accepted(gateway.token())}"}
+    return {"authorization": f"Bearer {gateway.known}"}
 
 
 @on_both_servers
@@ -49,8 +50,8 @@ def test_a_request_is_answered_logged_and_recorded(
     server: str, start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     simulator = start_simulator(name="s", latency_ms=0, jitter_ms=0, tokens_per_second=0)
-    gateway = start_gateway(configuration(simulator), server=server)
-    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, headers=served(gateway))
+    gateway = start_gateway(configuration(simulator), server=server, caller="tester")
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, headers=served(gateway), verify=NO_TLS)
     assert answer.status_code == 200
     assert answer.json()["choices"][0]["message"]["content"].startswith("Simulated answer from s:")
     id = answer.headers["x-request-id"]
@@ -70,7 +71,7 @@ def test_a_root_path_from_the_client_is_refused(
     server: str, start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     gateway = start_gateway(configuration(start_simulator()), server=server)
-    answer = httpx.get(f"{gateway.url}/admin/login/", headers={"daphne-root-path": "/evil"})
+    answer = httpx.get(f"{gateway.url}/admin/login/", headers={"daphne-root-path": "/evil"}, verify=NO_TLS)
     if server == "daphne":
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "root_path_refused")
     else:  # uvicorn gives the header no meaning
@@ -82,17 +83,17 @@ def test_a_stop_lets_running_streams_finish_and_takes_no_new_connection(
     start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     simulator = start_simulator(latency_ms=0, jitter_ms=0, tokens_per_second=20, output_tokens=40)
-    gateway = start_gateway(configuration(simulator))
+    gateway = start_gateway(configuration(simulator), caller="tester")
     headers = served(gateway)
     with httpx.stream(
-        "POST", f"{gateway.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
+        "POST", f"{gateway.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers, verify=NO_TLS
     ) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         gateway.signal(signal.SIGTERM)
         gateway.until(lambda: "draining" in gateway.output(), what="the drain")
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{gateway.url}/readyz")
+            httpx.get(f"{gateway.url}/readyz", verify=NO_TLS)
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert gateway.wait() == 0
@@ -103,10 +104,10 @@ def test_a_stream_that_outlives_the_drain_ends_with_an_error_event(
     start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     simulator = start_simulator(latency_ms=0, jitter_ms=0, tokens_per_second=5, output_tokens=1000)
-    gateway = start_gateway(configuration(simulator), environment={"PILOTAGE_DRAIN_SECONDS": "0.5"})
+    gateway = start_gateway(configuration(simulator), caller="tester", environment={"PILOTAGE_DRAIN_SECONDS": "0.5"})
     headers = served(gateway)
     with httpx.stream(
-        "POST", f"{gateway.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
+        "POST", f"{gateway.url}/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers, verify=NO_TLS
     ) as answer:
         lines = answer.iter_lines()
         seen = [next(lines)]
@@ -122,7 +123,7 @@ def test_an_answer_that_has_not_begun_is_given_whole_after_the_signal(
     start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     simulator = start_simulator(latency_ms=600, jitter_ms=0, tokens_per_second=0)
-    gateway = start_gateway(configuration(simulator))
+    gateway = start_gateway(configuration(simulator), caller="tester")
     headers = served(gateway)
     body = json.dumps(CHAT).encode()
     host, port = gateway.url.removeprefix("http://").split(":")
@@ -145,14 +146,17 @@ def test_workers_share_a_port_and_a_dead_one_is_replaced(
     start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
     simulator = start_simulator(latency_ms=0, jitter_ms=0, tokens_per_second=0)
-    gateway = start_gateway(configuration(simulator), workers=2)
+    gateway = start_gateway(configuration(simulator), workers=2, caller="tester")
     headers = served(gateway)
 
     def workers() -> set[str]:
         return set(Path(f"/proc/{gateway.pid}/task/{gateway.pid}/children").read_text().split())
 
     def ask(count: int) -> set[int]:
-        answers = [httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, headers=headers) for _ in range(count)]
+        answers = [
+            httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, headers=headers, verify=NO_TLS)
+            for _ in range(count)
+        ]
         return {answer.status_code for answer in answers}
 
     def spools() -> set[str]:
@@ -228,12 +232,14 @@ def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Pa
             f"{origin}/v1/chat/completions",
             json=CHAT | {"model": "demo"},
             headers={"authorization": f"Bearer {kept['token']}"},
+            verify=NO_TLS,
         )
         assert (chat.status_code, chat.headers["x-pilotage-target"]) == (200, "swift-chat/swift-1")
         messages = httpx.post(
             f"{origin}/v1/messages",
             json=CHAT | {"model": "demo", "max_tokens": 16},
             headers={"x-api-key": kept["token"]},
+            verify=NO_TLS,
         )
         assert (messages.status_code, messages.headers["x-pilotage-target"]) == (200, "swift-messages/swift-1")
         second = Process(tmp_path / "second", "up", "--port", str(first), "--simulator-port", str(first + 1))
@@ -257,9 +263,9 @@ def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Pa
 def test_the_demonstration_leaves_a_database_with_configuration_alone(
     start_simulator: StartSimulator, start_gateway: StartGateway
 ) -> None:
-    gateway = start_gateway(configuration(start_simulator()))
+    gateway = start_gateway(configuration(start_simulator()), caller="tester")
     demo = Process(gateway.folder, "demo", "--port", "1")
     assert demo.wait(60) == 0
     assert "make one with `manage.py createtoken CALLER`" in demo.output()
-    models = httpx.get(f"{gateway.url}/v1/models", headers=served(gateway)).json()
+    models = httpx.get(f"{gateway.url}/v1/models", headers=served(gateway), verify=NO_TLS).json()
     assert [model["id"] for model in models["data"]] == ["g"]

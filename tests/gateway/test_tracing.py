@@ -276,7 +276,7 @@ def test_an_exporter_that_fails_loses_its_spans_and_not_the_next() -> None:
 def test_a_gateway_sends_its_spans_and_the_rest_when_it_ends(
     receiver: Collector, start_gateway: StartGateway, start_simulator: StartSimulator
 ) -> None:
-    simulator = start_simulator(name="a")
+    simulator = start_simulator(name="a", latency_ms=0, jitter_ms=0, tokens_per_second=0)
     gateway = start_gateway(
         f"""
         version: 1
@@ -287,12 +287,12 @@ def test_a_gateway_sends_its_spans_and_the_rest_when_it_ends(
         callers:
           tester: {{allow: [g]}}
         """,
+        caller="tester",
         environment={"PILOTAGE_TRACES_ENDPOINT": receiver.url, "PILOTAGE_TRACES_HEADERS": "x-key=planted"},
     )
-    token = gateway.until_accepted(gateway.token())
     host, port = gateway.url.removeprefix("http://").split(":")
     for _ in range(3):
-        headers = [("Authorization", f"Bearer {token}"), ("traceparent", CAME.decode())]
+        headers = [("Authorization", f"Bearer {gateway.known}"), ("traceparent", CAME.decode())]
         body = json.dumps(HI).encode()
         assert wire.request((host, int(port)), "POST", CHAT, headers=headers, body=body).status == 200
     gateway.stop()

@@ -139,18 +139,19 @@ class Grounds:
             configuration=nowhere,
             server=server,
             workers=workers,
+            caller="tester",
             environment=IMPATIENT | environment,
             unblock=self._unblock,
         )
         self._started.append(process)
-        ground = Ground(process, process.until_accepted(process.token()), server)
+        ground = Ground(process, process.known, server)
         failing = post("/v1/chat/completions", hello("nowhere"), token=ground.token)
 
         def warm() -> bool:
             """An exchange that fails: what a process opens once is open before anybody counts."""
             return run(ask(ground.address, failing)).status == 502
 
-        process.until(warm, what="an exchange")  # of several workers, one may not know the token yet
+        process.until(warm, what="an exchange")
         return ground
 
     def again(self, stopped: Ground, **environment: str) -> Ground:

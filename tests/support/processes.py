@@ -172,7 +172,10 @@ class SimulatorProcess(Process):
 
 
 class GatewayProcess(Process):
-    """A gateway that is ready. `url` is its address; tests reach its database through `open_database`."""
+    """A gateway that is ready. `url` is its address; tests reach its database through `open_database`.
+
+    `known` is a token of `caller`, issued before the start: every worker knows it from its first request on.
+    """
 
     def __init__(
         self,
@@ -184,6 +187,7 @@ class GatewayProcess(Process):
         workers: int = 1,
         environment: dict[str, str] | None = None,
         port: int = 0,
+        caller: str | None = None,
         unblock: DjangoDbBlocker,
     ) -> None:
         self.folder = folder
@@ -195,6 +199,7 @@ class GatewayProcess(Process):
             shutil.copy(database, self._database)
         if configuration is not None:
             self.configure(configuration)
+        self.known = "" if caller is None else self.token(caller)
         pepper = (settings.PILOTAGE.data_dir / "token_pepper").read_text().strip()
         super().__init__(
             folder,

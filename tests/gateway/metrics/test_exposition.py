@@ -79,7 +79,9 @@ def ask(gateway: GatewayProcess, token: str, model: str, **body: Any) -> int:
 
 @pytest.fixture
 def origins(start_simulator: StartSimulator) -> tuple[str, str]:
-    return start_simulator(name="good", latency_ms=0).base_url, start_simulator(name="bad", error_rate=1.0).base_url
+    at_once: dict[str, Any] = {"latency_ms": 0, "jitter_ms": 0, "tokens_per_second": 0}
+    good, bad = start_simulator(name="good", **at_once), start_simulator(name="bad", error_rate=1.0, **at_once)
+    return good.base_url, bad.base_url
 
 
 def agree(samples: Samples, records: list[EndRecord]) -> None:
@@ -122,8 +124,8 @@ def agree(samples: Samples, records: list[EndRecord]) -> None:
 def test_the_figures_agree_with_the_records_of_the_same_requests(
     start_gateway: StartGateway, origins: tuple[str, str]
 ) -> None:
-    gateway = start_gateway(configuration(*origins), environment={"PILOTAGE_METRICS_PORT": "0"})
-    token = gateway.until_accepted(gateway.token())
+    gateway = start_gateway(configuration(*origins), caller="tester", environment={"PILOTAGE_METRICS_PORT": "0"})
+    token = gateway.known
     statuses = [ask(gateway, token, "chat", stream=stream) for stream in (False, True, False)]
     statuses += [ask(gateway, token, "shaky", stream=stream) for stream in (False, True) * 4]
     statuses += [
@@ -157,8 +159,9 @@ def test_the_figures_agree_with_the_records_of_the_same_requests(
 
 def test_a_stream_is_open_until_it_is_over(start_gateway: StartGateway, start_simulator: StartSimulator) -> None:
     slow = start_simulator(name="slow", latency_ms=0, tokens_per_second=20, output_tokens=4000)
-    gateway = start_gateway(configuration(slow.base_url, slow.base_url), environment={"PILOTAGE_METRICS_PORT": "0"})
-    token = gateway.until_accepted(gateway.token())
+    text, environment = configuration(slow.base_url, slow.base_url), {"PILOTAGE_METRICS_PORT": "0"}
+    gateway = start_gateway(text, caller="tester", environment=environment)
+    token = gateway.known
 
     def figures() -> tuple[float, float]:
         samples = read(metrics_of(gateway))
@@ -183,15 +186,17 @@ def test_a_stream_is_open_until_it_is_over(start_gateway: StartGateway, start_si
 def test_the_workers_of_one_server_answer_for_each_other_also_for_one_that_was_killed(
     start_gateway: StartGateway, origins: tuple[str, str]
 ) -> None:
-    gateway = start_gateway(configuration(*origins), workers=2, environment={"PILOTAGE_METRICS_PORT": "0"})
-    token = gateway.until_accepted(gateway.token())
+    text, environment = configuration(*origins), {"PILOTAGE_METRICS_PORT": "0"}
+    gateway = start_gateway(text, caller="tester", workers=2, environment=environment)
+    token = gateway.known
 
-    for _ in range(8):  # whichever worker is asked
-        gateway.until_accepted(token)
+    def asked() -> bool:
+        """Four times, each on a connection of its own; whether all answers were good."""
+        return {ask(gateway, token, model) for model in ("chat", "shaky") * 2} == {200}
 
-    def asked(count: int) -> None:
-        for number in range(count):  # each on a connection of its own, so that both workers have some
-            assert ask(gateway, token, "chat" if number % 2 else "shaky") == 200
+    def recording() -> set[str]:
+        """The processes that have written a record."""
+        return {path.name.split("-")[1] for path in (gateway.data / "spool").glob("*.jsonl")}
 
     def agreed() -> bool:
         try:
@@ -200,18 +205,15 @@ def test_the_workers_of_one_server_answer_for_each_other_also_for_one_that_was_k
             return False
         return True
 
-    asked(16)
-    processes = {record_file.name.split("-")[1] for record_file in (gateway.data / "spool").glob("*.jsonl")}
-    assert len(processes) == 2
+    gateway.until(lambda: asked() and len(recording()) == 2, what="answers of both workers")
     gateway.until(agreed, what="the figures of both workers", seconds=10)
     assert {of(read(metrics_of(gateway)), "pilotage_processes")[()] for _ in range(4)} == {2}
-    victim = next(pid for pid in descendants(gateway.pid) if str(pid) in processes)
+    victim = next(pid for pid in descendants(gateway.pid) if str(pid) in recording())
     time.sleep(2)  # what a worker counted in the last second dies with it
     os.kill(victim, signal.SIGKILL)
     gateway.until(lambda: victim not in descendants(gateway.pid), what="its end")
     gateway.until(lambda: len(descendants(gateway.pid)) == 2, what="another in its place")
-    gateway.until(lambda: gateway.ready() and gateway.ready(), what="readiness")
-    asked(8)
+    gateway.until(lambda: asked() and len(recording()) == 3, what="answers of the new worker")
     gateway.until(agreed, what="the figures of all three", seconds=10)
 
 
