@@ -5,7 +5,7 @@ import pytest
 
 from routing.core.affinity import Pins, conversation_key
 from routing.core.catalog import AffinityPolicy, Group, ScorePolicy
-from routing.core.decision import Decision
+from routing.core.decision import NOBODY, Decision
 from tests.support.documents import some_group
 
 
@@ -30,7 +30,7 @@ def pinning(key: bytes, target: str = "paris", *, affinity: Any = "affinity_miss
         strategy="dynamic_score",
         mode="score",
         revision=1,
-        candidates=(),
+        candidates=NOBODY,
         affinity=affinity,
         conversation_key=key,
         pin=None if affinity == "affinity_hit" else target,
@@ -211,6 +211,6 @@ def test_the_map_and_its_memory_of_the_gone_stay_bounded() -> None:
 
 def test_nothing_is_remembered_for_a_decision_without_a_conversation_or_a_pin() -> None:
     group, pins = group_with(), Pins()
-    pins.remember(group, Decision(strategy="static", mode="configured", revision=1, candidates=()), caller="a", now=0.0)
+    pins.remember(group, Decision(strategy="static", mode="configured", revision=1, candidates=NOBODY), caller="a", now=0.0)
     pins.remember(group, pinning(b"k", affinity="affinity_hit"), caller="a", now=0.0)
     assert pins.size("chat") == 0
