@@ -211,6 +211,8 @@ def test_the_map_and_its_memory_of_the_gone_stay_bounded() -> None:
 
 def test_nothing_is_remembered_for_a_decision_without_a_conversation_or_a_pin() -> None:
     group, pins = group_with(), Pins()
-    pins.remember(group, Decision(strategy="static", mode="configured", revision=1, candidates=NOBODY), caller="a", now=0.0)
+    pins.remember(
+        group, Decision(strategy="static", mode="configured", revision=1, candidates=NOBODY), caller="a", now=0.0
+    )
     pins.remember(group, pinning(b"k", affinity="affinity_hit"), caller="a", now=0.0)
     assert pins.size("chat") == 0

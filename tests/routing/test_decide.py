@@ -497,7 +497,11 @@ def test_a_policy_may_fail_instead() -> None:
     policy = ScorePolicy(thresholds=ThresholdPolicy(when_all_excluded="fail"))
     decision = decided(weighing(1.0, policy=policy), Scripted(health={"a": sick(probe_due=True)}))
     assert decision.no_target is not None
-    assert (decision.no_target.status, decision.no_target.code, [*decision.candidates]) == (503, "no_healthy_target", [])
+    assert (decision.no_target.status, decision.no_target.code, [*decision.candidates]) == (
+        503,
+        "no_healthy_target",
+        [],
+    )
 
 
 def test_neither_cool_down_nor_eligibility_is_relaxed_for_the_least_bad() -> None:
