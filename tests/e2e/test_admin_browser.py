@@ -20,13 +20,13 @@ from pytest_django import DjangoDbBlocker
 
 from tests.e2e.fleet import AT_ONCE
 from tests.support.browser import Chromium, Window, chromium, launched
+from tests.support.people import PASSWORD, an_admin
 from tests.support.processes import NO_TLS, ROOT, GatewayProcess, SimulatorProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
 __all__ = ["chromium", "launched"]
 
-PASSWORD = "a-password-for-this-test"
 KEY = "sk-literal-key-of-the-simulator"
 TAKEN_UP_SECONDS = 2.0
 """What is saved, issued or revoked counts within this time."""
@@ -376,7 +376,8 @@ def full_site(
         configuration=(ROOT / "config.example.yaml").read_text(),
         unblock=django_db_blocker,
     )
-    _create_admin(gateway.data)
+    with gateway.open_database():
+        an_admin()
     yield gateway
     gateway.kill()
 

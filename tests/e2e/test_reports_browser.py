@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
 from playwright.sync_api import expect
 from pytest_django import DjangoDbBlocker
 
 from reports.rollups import roll
-from tests.e2e.test_admin_browser import OPEN_EVERYTHING, TOO_WIDE, Person, _create_admin, _tab_to
+from tests.e2e.test_admin_browser import OPEN_EVERYTHING, TOO_WIDE, Person, _tab_to
 from tests.reports.rows import an_exchange, save
 from tests.support.browser import Chromium, Window, chromium, launched
+from tests.support.people import an_admin
 from tests.support.processes import ROOT, GatewayProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
@@ -90,8 +90,8 @@ def busy_site(
         configuration=(ROOT / "config.example.yaml").read_text(),
         unblock=django_db_blocker,
     )
-    _create_admin(gateway.data)
     with gateway.open_database():
+        an_admin()
         save(some_traffic(timezone.now()), detail=True)
         roll()
     yield gateway
@@ -102,16 +102,6 @@ def window_of(site: GatewayProcess, chromium: Chromium, **how: Any) -> Window:
     window = chromium.window(site.url, **how)
     Person(window).log_in()
     return window
-
-
-def serious(window: Window) -> list[tuple[str, str, list[str]]]:
-    """What axe-core finds that keeps people out, with the elements."""
-    found = Axe().run(window.page).response["violations"]
-    return [
-        (each["id"], each["impact"], [node["html"][:160] for node in each["nodes"]][:5])
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
 
 
 @pytest.mark.timeout(400)  # some sixty pages, each looked through by axe
@@ -133,7 +123,7 @@ def test_every_page_fits_its_screen_and_keeps_nobody_out(
         window.open(path)
         window.shot(f"reports-{width}-{'dark' if dark else 'light'}-{number:02}")
         window.page.evaluate(OPEN_EVERYTHING)
-        found = (window.page.evaluate(TOO_WIDE), serious(window))
+        found = (window.page.evaluate(TOO_WIDE), window.keeps_out())
         if found != (0, []):
             wrong[path] = found
     window.look("the last page")
@@ -181,7 +171,7 @@ def test_a_table_is_saved_as_a_file_and_a_report_is_printed(busy_site: GatewayPr
     assert window.troubles == aborted  # so a download looks like to the page that it leaves as it was
     window.troubles.clear()
     window.open("/admin/reports/usage/?period=30d&format=html")
-    assert serious(window) == []
+    assert window.keeps_out() == []
     window.page.emulate_media(media="print")
     window.shot("reports-print")
     expect(window.page.get_by_role("heading", name="By caller")).to_be_visible()

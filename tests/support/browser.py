@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
 FLAGS = (
@@ -58,6 +59,16 @@ class Window:
         source = self.page.content()
         leaked = [secret for secret in self.secrets if secret in source]
         assert (self.troubles, leaked) == ([], []), f"at {where}, {self.page.url}"
+
+    def keeps_out(self) -> list[tuple[str, str, list[str]]]:
+        """What axe-core finds on the page that keeps people out, with the elements."""
+        # Elements that are as they should be are not listed, which takes it as long again.
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        return [
+            (each["id"], each["impact"], [node["html"][:160] for node in each["nodes"]][:5])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
 
     def shot(self, name: str) -> None:
         if self.shots is not None:

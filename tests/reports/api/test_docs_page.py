@@ -1,8 +1,6 @@
 """The page that describes the API, in a real browser."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,12 @@ from pytest_django import DjangoDbBlocker
 from tests.reports.api.ground import happened
 from tests.support.browser import Chromium, chromium, launched
 from tests.support.databases import serving_from
-from tests.support.processes import ROOT, GatewayProcess, StartGateway
+from tests.support.people import PASSWORD, an_admin
+from tests.support.processes import GatewayProcess, StartGateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
 __all__ = ["chromium", "launched"]
-
-PASSWORD = "a-password-for-this-test"
 
 
 @pytest.fixture
@@ -30,13 +27,7 @@ def gateway(
     shutil.copy(sqlite_template, data / "pilotage.sqlite3")
     with django_db_blocker.unblock(), serving_from(f"sqlite:///{data / 'pilotage.sqlite3'}"):
         happened()
-    subprocess.run(
-        [sys.executable, "manage.py", "createsuperuser", "--noinput", "--username=admin", "--email=a@example.com"],
-        cwd=ROOT,
-        env={"PATH": "", "PILOTAGE_DATA_DIR": str(data), "DJANGO_SUPERUSER_PASSWORD": PASSWORD},
-        check=True,
-        capture_output=True,
-    )
+        an_admin()
     gateway = start_gateway(None, name="site")
     gateway.until(gateway.ready, what="readiness")
     return gateway
