@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Response, expect
 from pytest_django import DjangoDbBlocker
 
 from tests.e2e.fleet import AT_ONCE
@@ -138,9 +139,16 @@ class Person:
         self.page.get_by_label(label, exact=True).click()
 
     def choose_model(self, row: str, name: str) -> None:
-        """In the list that one searches by typing."""
-        field_row(self.page, f"{row}-provider_model").locator(".select2-selection").click()
-        self.page.locator(".select2-search__field").last.fill(name)
+        """In the list that one searches by typing, whose every request is answered before the next thing is done."""
+
+        def term(response: Response) -> str | None:
+            asked = urlsplit(response.url)
+            return parse_qs(asked.query).get("term", [""])[0] if asked.path == "/admin/autocomplete/" else None
+
+        with self.page.expect_response(lambda response: term(response) == ""):
+            field_row(self.page, f"{row}-provider_model").locator(".select2-selection").click()
+        with self.page.expect_response(lambda response: term(response) == name):
+            self.page.locator(".select2-search__field").last.fill(name)
         self.page.locator(".select2-results__option", has_text=name).click()
 
     def press(self, button: str = "Save") -> None:
