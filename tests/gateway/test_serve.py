@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(server: str, start_gateway: S
     assert "Traceback" not in output
 
 
-def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Path) -> None:
+def test_one_command_runs_the_demonstration_and_one_signal_stops_it(sqlite_template: Path, tmp_path: Path) -> None:
     def free_ports(count: int) -> int:
         """The first of some free ports in a row."""
         for first in range(21000, 29000, 17):
@@ -217,8 +218,8 @@ def test_one_command_runs_the_demonstration_and_one_signal_stops_it(tmp_path: Pa
         raise AssertionError("no free ports")
 
     first = free_ports(4)
-    migrated = Process(tmp_path, "migrate", "--verbosity", "0")
-    assert migrated.wait(120) == 0, migrated.output()
+    (tmp_path / "data").mkdir()
+    shutil.copy(sqlite_template, tmp_path / "data" / "pilotage.sqlite3")
     up = Process(tmp_path, "up", "--port", str(first), "--simulator-port", str(first + 1))
     try:
         up.until(lambda: "Ctrl-C stops everything." in up.out.read_text(), what="the instructions")
