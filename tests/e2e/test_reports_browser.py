@@ -39,7 +39,7 @@ PAGES = (
 
 
 def some_traffic(now: datetime) -> list[Any]:
-    """Over ten days: two groups, three callers, three targets, all outcomes."""
+    """Over ten days, in two hours of each: two groups, three callers, three targets, all outcomes."""
     rng = random.Random(11)
     made = []
     for number in range(600):
@@ -49,7 +49,7 @@ def some_traffic(now: datetime) -> list[Any]:
         fell_back = number % 17 == 0
         made.append(
             an_exchange(
-                now - timedelta(minutes=rng.uniform(1, 14_000)),
+                now - timedelta(days=rng.randrange(10), minutes=rng.uniform(1, 90)),
                 group=rng.choice(("chat", "code-review")),
                 caller=rng.choice(("search-team", "shop", "night-batch")),
                 provider="" if refused else provider,
