@@ -675,6 +675,12 @@ class Environment:
         "How old the sums of a running day may become before they are made again. Its quarters of an hour follow "
         "PILOTAGE_ROLLUP_SECONDS.",
     )
+    rollup_memory_mb: int = _variable(
+        "PILOTAGE_ROLLUP_MEMORY_MB",
+        Integer(1, 100_000),
+        "64",
+        "Megabytes that PostgreSQL may take for each grouping of a sum before it goes to disk. SQLite has no such bound.",
+    )
     keep_detail_days: int = _variable(
         "PILOTAGE_KEEP_DETAIL_DAYS",
         Integer(0, 36_500),

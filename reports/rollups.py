@@ -279,7 +279,7 @@ def _snapshot() -> Iterator[None]:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             cursor.execute("SET LOCAL jit = off")  # compiling sums of many columns takes longer than making them
             cursor.execute("SET LOCAL enable_sort = off")  # groups are fewer than it thinks: sorting takes longer
-            cursor.execute("SET LOCAL work_mem = '64MB'")  # most that a sum may take before it goes to disk
+            cursor.execute(f"SET LOCAL work_mem = '{settings.PILOTAGE.rollup_memory_mb}MB'")
             yield
         return
     with connection.cursor() as cursor:

@@ -102,20 +102,8 @@ class Spool:
             if not self._may_write(size):
                 self.dropped += 1
                 return
-            if self._torn:
-                buffer[:0] = b"\n"
-                size += 1
-            done = os.write(self._fd, buffer)
-            self._file_bytes += done
-            self._total_bytes += done
-            self._unchecked_bytes += done
-            if done == size:
-                self._torn = False
-                self.written += 1
-                return
-            # A disk that fills up takes the beginning of a line. The next line starts on one of its own.
-            self._torn = True
-            self._fail("the disk is full")
+            self._write(buffer)
+            self.written += 1
         except (OSError, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             self._fail(str(error))
 
@@ -145,16 +133,21 @@ class Spool:
         missing = self.dropped - self._told
         if not missing:
             return
-        line = self._encoder.encode(GapRecord(at=time.time(), dropped=missing)) + b"\n"
+        self._write(bytearray(self._encoder.encode(GapRecord(at=time.time(), dropped=missing)) + b"\n"))
+        self._told = self.dropped
+
+    def _write(self, line: bytearray) -> None:
+        """Raises `OSError`."""
         if self._torn:
-            line = b"\n" + line
+            line[:0] = b"\n"
         done = os.write(self._fd, line)
         self._file_bytes += done
         self._total_bytes += done
+        self._unchecked_bytes += done
+        # A disk that fills up takes the beginning of a line. The next line starts on one of its own.
         self._torn = done < len(line)
         if self._torn:
             raise OSError("the disk is full")
-        self._told = self.dropped
 
     def _start_process(self) -> None:
         """The first record, or the first one after a fork: the file of the parent is not ours."""

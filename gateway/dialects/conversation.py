@@ -88,11 +88,7 @@ def prefix(call: Call) -> Iterator[bytes]:
         elif role != "system":
             asked = True
         yield b"\0" + role.encode() if type(role) is str else b"\0"
-        content = message.get("content")
-        if type(content) is not str:
-            yield from _written(_parts(content))
-        elif content:
-            yield content.encode()
+        yield from _written(_parts(message.get("content")))
 
 
 def _prefix(call: Call) -> list[bytes] | None:

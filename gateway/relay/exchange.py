@@ -63,10 +63,11 @@ LEAST_ATTEMPT_SECONDS = 0.05
 """With less than this left of the group's deadline no other target is tried: it could only fail, and be blamed for it."""
 
 WATCH_AFTER_SECONDS = 0.02
-"""An answer that takes longer is worth watching for its client's leaving; a faster one is over before it matters."""
+"""Where nothing but `receive` tells of the client's leaving: an answer that takes longer is worth watching for it, a faster
+one is over before it matters."""
 
-
-WhenClientLeaves = Callable[[Callable[[asyncio.Task[None]], None]], None]
+CallAtHangUp = Callable[[Callable[[asyncio.Task[None]], None]], None]
+"""See `HANG_UP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Exchange:
         "attempts",
         "body_sent",
         "call",
+        "call_at_hang_up",
         "catalog",
         "client_left",
         "decision",
@@ -123,13 +125,11 @@ class Exchange:
         "shape",
         "started_at",
         "status",
-        "task",
         "token",
         "trace",
         "usage",
         "wall",
         "watcher",
-        "when_client_leaves",
     )
 
     def __init__(self, relay: "Relay", endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, id: str) -> None:
@@ -141,7 +141,7 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         extensions = scope.get("extensions") or {}
         self.leaves_open = UNFINISHED in extensions
-        self.when_client_leaves: WhenClientLeaves | None = extensions.get(HANG_UP)
+        self.call_at_hang_up: CallAtHangUp | None = extensions.get(HANG_UP)
         self.loop = asyncio.get_running_loop()
         self.receive = receive
         self.send = send
@@ -176,7 +176,6 @@ class Exchange:
         self.client_left = False
         self.keepalive: asyncio.TimerHandle | None = None
         self.watcher: asyncio.Task[None] | asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Never raises but for a cancellation from outside."""
@@ -192,8 +191,7 @@ class Exchange:
                 with contextlib.suppress(ClientLeft):
                     await self._cut()
                 raise
-            assert self.task is not None
-            self.task.uncancel()
+            _this_task().uncancel()
             self._client_left()
         except Exception:
             log.exception("exchange %s failed in the gateway", self.id)
@@ -341,26 +339,23 @@ class Exchange:
 
     def watch(self) -> None:
         """From now on the client's leaving cancels this exchange."""
-        if self.when_client_leaves is not None:
-            return self.when_client_leaves(self._hung_up)
-        self.task = asyncio.current_task()
-        self.watcher = self.loop.call_later(WATCH_AFTER_SECONDS, self._start_watching)
-        return None
+        if self.call_at_hang_up is not None:
+            self.call_at_hang_up(self._hung_up)
+        else:
+            self.watcher = self.loop.call_later(WATCH_AFTER_SECONDS, self._start_watching, _this_task())
 
-    def _start_watching(self) -> None:
-        self.watcher = asyncio.ensure_future(self._until_client_leaves())
+    def _start_watching(self, task: asyncio.Task[None]) -> None:
+        self.watcher = asyncio.ensure_future(self._until_client_leaves(task))
 
-    async def _until_client_leaves(self) -> None:
+    async def _until_client_leaves(self, task: asyncio.Task[None]) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        if self.task is not None:
-            self._hung_up(self.task)
+        self._hung_up(task)
 
     def _hung_up(self, task: asyncio.Task[None]) -> None:
         whole = self.answered or (self.downstream is not None and self.downstream.ended)
         if not whole:
             self.client_left = True
-            self.task = task
             task.cancel()
 
     def _client_left(self) -> None:
@@ -754,6 +749,12 @@ def authenticate(
         return find(directory, secret, pepper, wall)
     except Unauthenticated as error:
         raise Refusal("invalid_api_key", detail=error.reason) from error
+
+
+def _this_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def _all_input(usage: Usage) -> int | None:

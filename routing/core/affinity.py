@@ -41,15 +41,13 @@ def conversation_key(
         return digest.digest()
     if prefix is None:
         return None
-    framed = [b"P"]
+    digest.update(b"P")
     size = 0
     for part in (prefix,) if isinstance(prefix, bytes) else prefix:
-        length = len(part)
-        framed += (length.to_bytes(8), part)
-        size += length
+        _add(digest, part)
+        size += len(part)
     if not size:
         return None
-    digest.update(b"".join(framed))
     if prompt_cache_key:
         digest.update(b"K")
         _add(digest, prompt_cache_key.encode("utf-8", "surrogatepass"))

@@ -456,7 +456,15 @@ def _scored(
     today: float,
 ) -> _Ordered:
     policy = group.score
-    scoring = Scoring(declared=plan.declared, positions=survivors, group=stats, shape=shape, policy=policy, today=today)
+    scoring = Scoring(
+        declared=plan.declared,
+        columns=plan.columns,
+        positions=survivors,
+        group=stats,
+        shape=shape,
+        policy=policy,
+        today=today,
+    )
     targets = scoring.own(group.targets)
     columns = measure(_names(plan, terms), scoring)
     term_columns = _term_columns(terms, scoring, columns)

@@ -8,7 +8,7 @@ from typing import Final
 from routing.core.catalog import Group, Provider, ScoreTerm, When
 from routing.core.decision import Exclusion
 from routing.core.document import Complexity
-from routing.core.scores import DEFAULT_TERM, Declared
+from routing.core.scores import DEFAULT_TERM, Columns, Declared
 from routing.core.shape import RequestShape
 
 Condition = Callable[[RequestShape, frozenset[str]], bool]
@@ -56,6 +56,8 @@ class Plan:
     least_bytes: float
     least_context: float
     declared: Declared
+    columns: Columns
+    """Filled by `decide`."""
     names: dict[tuple[TermPlan, ...], tuple[str, ...]]
     """The scores that these terms use together, in order. Filled by `decide`."""
     eligible: dict[Hashable, tuple[tuple[int, ...], tuple[Exclusion, ...]]]
@@ -102,6 +104,7 @@ def _plan(group: Group) -> Plan:
         least_bytes=min((t.max_request_bytes for t in group.targets if t.max_request_bytes is not None), default=inf),
         least_context=min((t.context_tokens for t in group.targets if t.context_tokens is not None), default=inf),
         declared=Declared(group.targets),
+        columns={},
         names={},
         eligible={},
     )

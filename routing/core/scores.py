@@ -52,6 +52,10 @@ DEFAULT_TERM: Final = ScoreTerm(
 """Scores when no term of the policy matches."""
 
 
+Columns = dict[str, tuple[Sequence[float], Column]]
+"""The last column of all targets of a group by its score, with the values of the estimate that it was made of."""
+
+
 class Declared:
     """What the targets of a group declare, a list each in its order: worked out once."""
 
@@ -59,7 +63,6 @@ class Declared:
         "_quality",
         "_quality_from",
         "_quality_until",
-        "columns",
         "input_prices",
         "output_prices",
         "priced",
@@ -71,8 +74,6 @@ class Declared:
         self.input_prices = [target.input_price for target in targets]
         self.output_prices = [target.output_price for target in targets]
         self.priced = None not in self.input_prices and None not in self.output_prices
-        self.columns: dict[str, tuple[Sequence[float], Column]] = {}
-        """The last column of all targets made of an estimate, by score, with the values that it was made of."""
         self._quality: Column | None = None
         self._quality_from = self._quality_until = 0.0
 
@@ -90,20 +91,36 @@ class Declared:
 class Scoring:
     """What the scores of one decision are computed from."""
 
-    __slots__ = ("count", "declared", "everyone", "group", "no_flags", "policy", "positions", "shape", "today")
+    __slots__ = (
+        "columns",
+        "count",
+        "declared",
+        "everyone",
+        "group",
+        "no_flags",
+        "policy",
+        "positions",
+        "shape",
+        "today",
+    )
 
     def __init__(
         self,
         *,
         declared: Declared,
+        columns: Columns,
         positions: Sequence[int],
         group: GroupStats,
         shape: RequestShape,
         policy: ScorePolicy,
         today: float,
     ) -> None:
-        """`positions`: of the surviving candidates in the group's list, ascending. `today`: days since 1970-01-01."""
+        """`columns`: those of the last decisions, which this one may use and add to.
+
+        `positions`: of the surviving candidates in the group's list, ascending. `today`: days since 1970-01-01.
+        """
         self.declared = declared
+        self.columns = columns
         self.positions = positions
         self.count = len(positions)
         self.everyone = self.count == len(declared.targets)
@@ -130,10 +147,9 @@ class Scoring:
         values = found.values
         if not self.everyone:
             return make(self.own(values), self)
-        columns = self.declared.columns
-        known = columns.get(name)
+        known = self.columns.get(name)
         if known is None or known[0] is not values:
-            known = columns[name] = values, make(values, self)
+            known = self.columns[name] = values, make(values, self)
         return known[1]
 
 
@@ -164,8 +180,7 @@ def _cost(scoring: Scoring) -> Column:
     prices = zip(per_token, scoring.own(declared.input_prices), scoring.own(declared.output_prices), strict=True)
     if declared.priced:
         dollars = [(text / size + media) * of_input + output * of_output for size, of_input, of_output in prices]  # type: ignore[operator]  # none is None
-        values = _lower_is_better(dollars, scoring.policy.normalization) if any(dollars) else [1.0] * len(dollars)
-        return Column(dollars, values, scoring.no_flags)
+        return Column(dollars, relative_cost(dollars, scoring.policy.normalization), scoring.no_flags)
     raws = [
         None if of_input is None or of_output is None else (text / size + media) * of_input + output * of_output
         for size, of_input, of_output in prices

@@ -63,6 +63,7 @@ def test_every_setting_has_a_default_that_is_allowed_and_is_used_when_nothing_is
         rollup_seconds=120,
         retention_at=(3, 30),
         rollup_today_seconds=900,
+        rollup_memory_mb=64,
         keep_detail_days=30,
         keep_attempt_days=90,
         keep_exchange_days=90,

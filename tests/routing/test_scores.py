@@ -28,6 +28,7 @@ def scored(
         {name},
         Scoring(
             declared=Declared(targets or [some_target(f"t{i}") for i in range(len(everyone))]),
+            columns={},
             positions=range(len(own)),
             group=GroupStats(
                 targets={f"t{i}": stats for i, stats in everyone.items()}, mean_output_tokens=mean_output_tokens

@@ -79,8 +79,6 @@ class Window:
             self.troubles.append(f"console {message.type}: {message.text}")
 
     def _failed(self, request: Request) -> None:
-        if request.failure == "net::ERR_ABORTED" and "/autocomplete/" in request.url:
-            return  # a list of choices for which nobody waits any more: more was typed, or the form was sent
         self.troubles.append(f"failed: {request.method} {request.url}: {request.failure}")
 
     def _answered(self, response: Response) -> None:

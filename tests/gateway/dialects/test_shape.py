@@ -273,6 +273,18 @@ def test_several_choices_and_logprobs_are_seen() -> None:
 FEATURES: frozenset[Feature] = frozenset({"code", "translate", "summarize", "tool_agent"})
 
 
+@pytest.mark.parametrize(
+    ("member", "value", "seen"),
+    [
+        ("n", 3, ("n", 3)),
+        ("logprobs", True, ("logprobs", True)),
+        ("function_call", {"name": "a"}, ("forced_tool_choice", True)),
+    ],
+)
+def test_what_is_asked_for_alone_is_seen(member: str, value: Any, seen: tuple[str, Any]) -> None:
+    assert getattr(chat(**{member: value}), seen[0]) == seen[1]
+
+
 def test_prompt_features_are_looked_for_only_where_the_policy_lists_them() -> None:
     asked = user("Translate: ```x```")
     tool = {"type": "function", "function": {"name": "f"}}
