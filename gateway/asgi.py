@@ -1,6 +1,7 @@
 """The one ASGI application that every server runs: the relay, or Django, by the path."""
 
 import os
+from collections.abc import Awaitable
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack
@@ -34,8 +35,9 @@ def is_for_the_relay(scope: Scope) -> bool:
     )
 
 
-async def http(scope: Scope, receive: Receive, send: Send) -> None:
-    await (relay if is_for_the_relay(scope) else pages)(scope, receive, send)
+def http(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    served: Awaitable[None] = (relay if is_for_the_relay(scope) else pages)(scope, receive, send)
+    return served
 
 
 live: Any = AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))

@@ -42,6 +42,9 @@ class Tap:
     def intent(self, record: IntentRecord) -> None:
         self.sink.intent(record)
 
+    def flush(self) -> None:
+        self.sink.flush()
+
     def end(self, record: EndRecord) -> None:
         self.sink.end(record)
         if self.loop is None:

@@ -4,6 +4,8 @@ import atexit
 import os
 import socket
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from django.conf import settings
 from django.db import connections
@@ -36,11 +38,11 @@ class Runtime:
         self.metrics: Metrics | None = None
         """`None`: nobody wants them."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         relay = self._relay
         if relay is None:
             relay = self.start()
-        await relay(scope, receive, send)
+        return relay(scope, receive, send)
 
     def start(self, *, patience_s: float = 0.0) -> Relay:
         """Idempotent. Waits at most `patience_s` for the first configuration: until it is loaded, requests get `not_ready`."""
@@ -59,6 +61,7 @@ class Runtime:
             if process.traces_endpoint is not None:
                 records = _tracing(records, process.traces_endpoint)
             self._relay = _relay(snapshot, records, lines)
+            atexit.register(self._relay.close)
             self._follower = Follower(snapshot)
             if self.metrics is not None:
                 self.metrics.start(self._relay, self._follower)

@@ -71,6 +71,9 @@ class Tracing:
     def intent(self, record: IntentRecord) -> None:
         self._records.intent(record)
 
+    def flush(self) -> None:
+        self._records.flush()
+
     def end(self, record: EndRecord) -> None:
         self._records.end(record)
         if record.sampled:

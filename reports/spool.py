@@ -1,8 +1,8 @@
 """Telling what happened without ever waiting: records to an append-only file, log lines to a stream.
 
-A record is one JSON line, written with one `write` on a descriptor opened for appending: once the call has returned,
-the line survives the death of the process. Each process has files of its own, `NAME-PID-START-NUMBER.jsonl`, and keeps
-the newest locked (`flock`) as long as it lives: a file that can be locked is finished.
+A record is one JSON line. `flush` writes those that are queued with one `write` on a descriptor opened for appending: once it
+has returned, they survive the death of the process. Each process has files of its own, `NAME-PID-START-NUMBER.jsonl`, and
+keeps the newest locked (`flock`) as long as it lives: a file that can be locked is finished.
 """
 
 import atexit
@@ -41,8 +41,18 @@ class _Process:
 process = _Process()
 
 
+class _DiskFull(OSError):
+    def __init__(self, written: int) -> None:
+        """`written`: whole lines that found room."""
+        self.written = written
+        super().__init__("the disk is full")
+
+
 class Spool:
-    """Appends the records of one process. Never raises: what cannot be written is dropped and counted."""
+    """Appends the records of one process. Never raises: what cannot be written is dropped and counted.
+
+    Whoever queues flushes within the same turn of the loop: nothing else bounds the queue.
+    """
 
     def __init__(
         self,
@@ -68,6 +78,9 @@ class Spool:
         self._clock = clock
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
+        """The queued lines; after `flush` the old ones, until others are written over them."""
+        self._queued = 0
+        self._queued_bytes = 0
         self._fd = -1
         self._pid = 0
         self._prefix = ""
@@ -79,13 +92,35 @@ class Spool:
         self._retry_at = 0.0
 
     def intent(self, record: IntentRecord) -> None:
-        self._append(record)
+        self._queue(record)
 
     def end(self, record: EndRecord) -> None:
-        self._append(record)
+        self._queue(record)
+
+    def flush(self) -> None:
+        """Writes what is queued."""
+        queued, size = self._queued, self._queued_bytes
+        if not queued:
+            return
+        self._queued = self._queued_bytes = 0
+        try:
+            if self._may_write(size):
+                self._write(self._buffer)
+                self.written += queued
+            else:
+                self.dropped += queued
+        except _DiskFull as full:
+            self.written += full.written
+            self._fail(str(full), queued - full.written)
+        except (OSError, ValueError) as error:
+            self._fail(str(error), queued)
 
     def close(self) -> None:
-        """Ends the file and frees it for reading. A later record opens another."""
+        """Writes what is queued, ends the file and frees it for reading. A later record opens another."""
+        self.flush()
+        self._end_file()
+
+    def _end_file(self) -> None:
         if self._fd >= 0:
             if self._pid == process.id:
                 with contextlib.suppress(OSError):
@@ -93,23 +128,22 @@ class Spool:
             os.close(self._fd)
             self._fd = -1
 
-    def _append(self, record: IntentRecord | EndRecord) -> None:
-        try:
-            buffer = self._buffer
-            self._encoder.encode_into(record, buffer)
-            buffer.append(0x0A)
-            size = len(buffer)
-            if not self._may_write(size):
-                self.dropped += 1
-                return
-            self._write(buffer)
-            self.written += 1
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-            self._fail(str(error))
-
-    def _may_write(self, size: int) -> bool:
+    def _queue(self, record: IntentRecord | EndRecord) -> None:
         if self._pid != process.id:
             self._start_process()
+        buffer = self._buffer
+        try:
+            self._encoder.encode_into(record, buffer, self._queued_bytes)
+        except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            del buffer[self._queued_bytes :]
+            self.dropped += 1
+            self.problem = str(error)
+            return
+        buffer.append(0x0A)
+        self._queued_bytes = len(buffer)
+        self._queued += 1
+
+    def _may_write(self, size: int) -> bool:
         if self._retry_at:
             if self._clock() < self._retry_at:
                 return False
@@ -136,26 +170,28 @@ class Spool:
         self._write(bytearray(self._encoder.encode(GapRecord(at=time.time(), dropped=missing)) + b"\n"))
         self._told = self.dropped
 
-    def _write(self, line: bytearray) -> None:
-        """Raises `OSError`."""
-        if self._torn:
-            line[:0] = b"\n"
-        done = os.write(self._fd, line)
+    def _write(self, lines: bytearray) -> None:
+        """Raises `OSError`; `_DiskFull`, if not all of it was written."""
+        torn = self._torn
+        if torn:
+            lines[:0] = b"\n"
+        done = os.write(self._fd, lines)
         self._file_bytes += done
         self._total_bytes += done
         self._unchecked_bytes += done
         # A disk that fills up takes the beginning of a line. The next line starts on one of its own.
-        self._torn = done < len(line)
-        if self._torn:
-            raise OSError("the disk is full")
+        self._torn = done < len(lines) and not lines.endswith(b"\n", 0, done)
+        if done < len(lines):
+            raise _DiskFull(max(lines.count(b"\n", 0, done) - torn, 0))
 
     def _start_process(self) -> None:
         """The first record, or the first one after a fork: the file of the parent is not ours."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._pid:  # what the parent dropped, the parent tells
+        if self._pid:  # what the parent dropped, the parent tells; what it queued, it writes
             self._told = self.dropped
+            self._queued = self._queued_bytes = 0
         self._pid = process.id
         self._prefix = f"{self._name}-{self._pid}-{time.time_ns() // 1_000_000}"
         self._number = 0
@@ -176,7 +212,7 @@ class Spool:
             own.unlink(missing_ok=True)
             raise
         self._number += 1
-        self.close()
+        self._end_file()
         self._fd = fd
         self._file_bytes = 0
         self._torn = False
@@ -192,8 +228,8 @@ class Spool:
         self._total_bytes = total
         self._unchecked_bytes = 0
 
-    def _fail(self, problem: str) -> None:
-        self.dropped += 1
+    def _fail(self, problem: str, records: int) -> None:
+        self.dropped += records
         self.problem = problem
         self._retry_at = self._clock() + _PAUSE_S
 

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class CountingSpool:
-    """The spool of a Relay, with every end counted once it is written."""
+    """The spool of a Relay, with every end counted."""
 
     def __init__(self, spool: Spool, recorder: Recorder) -> None:
         self.open_streams: set[str] = set()
@@ -51,6 +51,9 @@ class CountingSpool:
         self._spool.intent(record)
         if record.stream:
             self.open_streams.add(record.id)
+
+    def flush(self) -> None:
+        self._spool.flush()
 
     def end(self, record: EndRecord) -> None:
         self._spool.end(record)

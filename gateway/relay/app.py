@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import struct
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from math import inf
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -19,7 +20,7 @@ from gateway.relay.attempt import AttemptFailed, RetryBudget
 from gateway.relay.catalogue import model, models
 from gateway.relay.exchange import Endpoint, Exchange, authenticate
 from gateway.relay.messages import JSON, Header, Receive, Scope, Send, answer
-from gateway.relay.recording import log_line
+from gateway.relay.recording import end_record, log_line
 from gateway.relay.refusals import Refusal
 from gateway.snapshot import Snapshot
 from gateway.upstream.client import Transport
@@ -48,6 +49,13 @@ MODELS = "/v1/models"
 
 IDS_AT_ONCE = 256
 
+AT_ONCE_SECONDS = 0.001
+COMPANY = 4
+"""An exchange that begins so shortly after another one, while so many others are in flight, has come with them."""
+
+TOLD_AT_ONCE = 32
+"""Exchanges whose records are made in one go: more would hold up the others."""
+
 WARN_EVERY_SECONDS = 60.0
 MAX_WARNED = 1_000
 """Problems of providers that are remembered as said."""
@@ -58,10 +66,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RecordSink(Protocol):
-    """Where records go; the spool."""
+    """Where records go; the spool. Never raises."""
 
     def intent(self, record: IntentRecord) -> None: ...
     def end(self, record: EndRecord) -> None: ...
+    def flush(self) -> None:
+        """What came before outlives the process from now on."""
+        ...
 
 
 class LineSink(Protocol):
@@ -121,13 +132,17 @@ class Relay:
         self.draining = draining
         self.trace_share = trace_share
         self._lines = lines
+        self._latest = -inf
+        """When the last exchange began."""
+        self._ended: list[Exchange] = []
+        """That have not been told of."""
         self._known: Catalog | None = None
         self._budgets: dict[str, RetryBudget] = {}
         self._fixed: dict[str, tuple[Provider, frozenset[bytes]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: dict[tuple[str, str], float] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if self.snapshot.catalog is not self._known:
             self._forget_removed()
         path: str = scope["path"]
@@ -137,9 +152,8 @@ class Relay:
             endpoint = ENDPOINTS.get(path)
         id = new_id()
         if endpoint is None or scope["method"] != "POST":
-            return await self._other(scope, send, path, endpoint, id)
-        await Exchange(self, endpoint, scope, receive, send, id).run()
-        return None
+            return self._other(scope, send, path, endpoint, id)
+        return Exchange(self, endpoint, scope, receive, send, id).run()
 
     def _forget_removed(self) -> None:
         """A new configuration serves: what is remembered of groups that it no longer has can go."""
@@ -155,9 +169,50 @@ class Relay:
     def in_flight(self) -> int:
         return self.admission.in_flight
 
-    def tell(self, record: EndRecord) -> None:
-        self.spool.end(record)
-        self._lines.write(log_line(record))
+    def has_company(self, now: float) -> bool:
+        """Told of each exchange once it is admitted, with its start: whether it came at once with others.
+
+        Those take each step of their way together: the code and the data of a step are then in the processor's caches for all
+        but the first, and their records go out in one write. On a busy process that is an eighth of what a request costs.
+        """
+        latest, self._latest = self._latest, now
+        return now - latest < AT_ONCE_SECONDS and self.admission.in_flight > COMPANY
+
+    def tell_of(self, exchange: Exchange) -> None:
+        """An exchange is over: its record and its log line. In company all come together, in the loop's next turn."""
+        if not exchange.in_company:
+            return self._tell_of([exchange])
+        waiting = self._ended
+        waiting.append(exchange)
+        if len(waiting) == 1:
+            exchange.loop.call_soon(self.tell)
+        return None
+
+    def tell(self) -> None:
+        """Tells of all that wait to be told of, `TOLD_AT_ONCE` in a turn."""
+        waiting, self._ended = self._ended[:TOLD_AT_ONCE], self._ended[TOLD_AT_ONCE:]
+        if self._ended:
+            self._ended[0].loop.call_soon(self.tell)
+        self._tell_of(waiting)
+
+    def close(self) -> None:
+        """The loop has ended: tells of what it left."""
+        waiting, self._ended = self._ended, []
+        self._tell_of(waiting)
+
+    def _tell_of(self, exchanges: Sequence[Exchange]) -> None:
+        records: list[EndRecord] = []
+        for exchange in exchanges:
+            try:
+                record = end_record(exchange)
+                self.spool.end(record)
+            except Exception:
+                log.exception("exchange %s could not be recorded", exchange.id)
+            else:
+                records.append(record)
+        self.spool.flush()
+        for record in records:
+            self._lines.write(log_line(record))
 
     def retry_budget(self, group: str) -> RetryBudget:
         budget = self._budgets.get(group)

@@ -36,7 +36,7 @@ from gateway.relay.messages import (
     answer,
     read_body,
 )
-from gateway.relay.recording import end_record, intent_record
+from gateway.relay.recording import intent_record
 from gateway.relay.refusals import Refusal
 from gateway.relay.stream import Downstream, StreamBroken
 from gateway.relay.tracing import TRACEPARENT, Trace, trace_of
@@ -100,6 +100,7 @@ class Exchange:
         "decision",
         "directory",
         "downstream",
+        "ended_at",
         "endpoint",
         "error_code",
         "error_detail",
@@ -107,6 +108,7 @@ class Exchange:
         "group",
         "headers",
         "id",
+        "in_company",
         "keepalive",
         "leaves_open",
         "loop",
@@ -147,7 +149,10 @@ class Exchange:
         self.send = send
         self.id = id
         self.started_at = self.now = relay.clock()
+        self.ended_at = 0.0
         self.wall = relay.wall()
+        self.in_company = False
+        """Others came at once with it: where it waits for a turn of the loop, they catch up."""
         self.trace: Trace | None = None
         if relay.trace_share is not None:
             self.trace = trace_of(id, self.fields.get(TRACEPARENT), share=relay.trace_share)
@@ -209,7 +214,8 @@ class Exchange:
                 self.status = 200
             if self.place is not None:
                 self.relay.admission.leave(self.place, now=self.relay.clock())
-            self._record()
+            self.ended_at = self.relay.clock()
+            self.relay.tell_of(self)
 
     async def _run(self) -> None:
         catalog, token = self._identify()
@@ -217,6 +223,7 @@ class Exchange:
         declared = self._declared_length()
         relay = self.relay
         place = self.place = relay.admission.enter(token.caller.name, declared or 0, now=self.started_at)
+        self.in_company = relay.has_company(self.started_at)
         if place.admitted:
             body = await self._read(declared)
         else:
@@ -236,6 +243,8 @@ class Exchange:
             await asyncio.sleep(0)
         self.shape = shape_of(call, headers=self.fields, caller=caller.name, group=group)
         if large:
+            await asyncio.sleep(0)
+        if self.in_company:
             await asyncio.sleep(0)
         self.now = now = relay.clock()
         decision = self.decision = decide(
@@ -472,6 +481,10 @@ class Exchange:
         self.usage = None  # what an earlier attempt was told is not this one's
         self.output_bytes = 0
         try:
+            if self.in_company:
+                await asyncio.sleep(0)
+                running.started = started = relay.clock()
+            relay.spool.flush()  # the intent outlives this process before the provider hears of it
             request = self.request_to(call, target)
             if call.stream:
                 terminal = False
@@ -598,6 +611,8 @@ class Exchange:
         assert self.group is not None
         if self.group.model_identity == "requested_group":
             body = dialect.answer_with_model(body, self.group.name)
+        if self.in_company:
+            await asyncio.sleep(0)
         head = self.head([JSON, *returned(response.headers)])
         await self.reply(200, head, body)
 
@@ -728,14 +743,6 @@ class Exchange:
     def _overloaded(self, last: AttemptFailed, *, retry_after_s: float | None = None) -> Refusal:
         status = 529 if self.endpoint.dialect.NAME == "anthropic" else None
         return Refusal("upstream_overloaded", last.message, status=status, retry_after_s=retry_after_s)
-
-    # -- afterwards
-
-    def _record(self) -> None:
-        try:
-            self.relay.tell(end_record(self))
-        except Exception:
-            log.exception("exchange %s could not be recorded", self.id)
 
 
 def authenticate(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gateway.dialects.neutral import Usage
 from reports.core.record import VERSION, CandidatesRecord, EndRecord, ExclusionRecord, IntentRecord, LogLine
@@ -69,7 +69,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
         outcome=exchange.outcome,
         error_code=exchange.error_code,
         error_detail=exchange.error_detail,
-        duration_ms=round((exchange.relay.clock() - exchange.started_at) * 1000, 3),
+        duration_ms=round((exchange.ended_at - exchange.started_at) * 1000, 3),
         first_content_ms=None if first is None else round((first - exchange.started_at) * 1000, 3),
         queued_ms=round(exchange.queued_s * 1000, 3),
         request_bytes=exchange.request_bytes,
@@ -161,8 +161,8 @@ def _candidates(decision: Decision, limit: int) -> CandidatesRecord | None:
         contrasted=sheet.contrasted,
         finals=sheet.finals,
         near_ties=list(sheet.band),
-        scores=sheet.scores,
-        terms=[(term.name, term.share, term.values, term.preferred_tags, term.flags) for term in sheet.terms],
+        scores=cast(Any, sheet.scores),  # written as what they stand for
+        terms=cast(Any, sheet.terms),
     )
 
 
@@ -183,7 +183,7 @@ def _first(candidates: Candidates, limit: int) -> CandidatesRecord:
         contrasted=None if sheet.contrasted is None else of(sheet.contrasted),
         finals=None if sheet.finals is None else of(sheet.finals),
         near_ties=[place for place, row in enumerate(rows) if row in sheet.band],
-        scores={name: (of(raws), of(values), of(flags)) for name, (raws, values, flags) in sheet.scores.items()},
+        scores={name: (of(column.raws), of(column.values), of(column.flags)) for name, column in sheet.scores.items()},
         terms=[
             (term.name, term.share, of(term.values), of(term.preferred_tags), of(term.flags)) for term in sheet.terms
         ],

@@ -7,7 +7,9 @@ came from: `explain` shows them and works the choice out again from them alone.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, nan
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from routing.core.affinity import Looked, Pins
 from routing.core.catalog import Expression, Group, ScoreTerm, Target, TargetId
@@ -386,7 +388,7 @@ def _due_probe(
 # In which order.
 
 
-class _Ordered(NamedTuple):
+class _Ordered(msgspec.Struct, frozen=True):
     candidates: Candidates
     mode: Mode
     tie_break: str | None
@@ -489,7 +491,9 @@ def _scored(
         terms=term_columns,
     )
     candidates = Candidates(targets, sheet, ranking.order)
-    finite = all(column.flags is scoring.no_flags for column in term_columns)
+    finite = True
+    for column in term_columns:
+        finite = finite and column.flags is scoring.no_flags
     return _Ordered(candidates, "score", ranking.tie_break, finite=finite)
 
 

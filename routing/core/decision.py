@@ -1,7 +1,7 @@
 """A Decision and its parts: what `decide` returns, and what a record or an explanation is made from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, overload
+from typing import Literal, overload
 
 import msgspec
 
@@ -55,16 +55,16 @@ class TermValue(msgspec.Struct, frozen=True, kw_only=True):
     """`not_finite`: the expression gave no finite number and counts as 0."""
 
 
-class Column(NamedTuple):
-    """One score of all candidates of a Sheet, in its rows' order. Fields as in ScoreValue."""
+class Column(msgspec.Struct, frozen=True, array_like=True):
+    """One score of all candidates of a Sheet, in its rows' order. Fields as in ScoreValue. A record has them as a list."""
 
     raws: Sequence[float | None]
     values: Sequence[float]
     flags: Sequence[str | None]
 
 
-class TermColumn(NamedTuple):
-    """One term's values for all candidates of a Sheet, in its rows' order. Fields as in TermValue."""
+class TermColumn(msgspec.Struct, frozen=True, array_like=True):
+    """One term's values for all candidates of a Sheet, in its rows' order. Fields as in TermValue. A record has them as a list."""
 
     name: str
     share: float

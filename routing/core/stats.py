@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -52,7 +52,7 @@ class TargetStats(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic second until which its model is cooling down; `None` or past: not cooling."""
 
 
-class Estimate(NamedTuple):
+class Estimate(msgspec.Struct, frozen=True):
     """One quantity of every target of a group, in the order of its list."""
 
     prior: tuple[float, ...]

@@ -1,13 +1,15 @@
 """Putting candidates in order: by the list, by weight, by a draw, or by weight and score blended."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 FULL_BAND_AT: Final = 0.7
 """`max_score_adjustment_percent` / 100 from which on the near-tie band has its full width; below it is narrower."""
 
 
-class Order(NamedTuple):
+class Order(msgspec.Struct, frozen=True):
     """Indices into the candidates, the primary first."""
 
     order: list[int]
@@ -16,7 +18,7 @@ class Order(NamedTuple):
     drawn: float | None = None
 
 
-class Ranking(NamedTuple):
+class Ranking(msgspec.Struct, frozen=True):
     """The blend and the order it gives; lists in the candidates' order."""
 
     relative: list[float]

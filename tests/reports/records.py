@@ -130,6 +130,7 @@ def add(spool: Spool, records: Iterable[EndRecord | IntentRecord]) -> None:
             spool.intent(record)
         else:
             spool.end(record)
+        spool.flush()
 
 
 def line_of(record: EndRecord | IntentRecord) -> bytes:

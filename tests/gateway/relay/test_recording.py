@@ -77,6 +77,9 @@ class Watching:
     def intent(self, record: IntentRecord) -> None:
         self.seen.append(("intent", len(self.upstream.connections), len(b"".join(self.answered))))
 
+    def flush(self) -> None:
+        self.seen.append(("flush", len(self.upstream.connections), len(b"".join(self.answered))))
+
     def end(self, record: EndRecord) -> None:
         self.seen.append(("end", len(self.upstream.connections), len(b"".join(self.answered))))
 
@@ -90,7 +93,8 @@ async def test_an_intent_goes_out_before_the_provider_hears_anything_and_the_end
         call = bench.call(CHAT, hi(stream=stream))
         spool.answered = call.reply.pieces
         reply = await call.answered()
-    assert spool.seen == [("intent", 0, 0), ("end", 1, len(reply.body))]
+    whole = len(reply.body)
+    assert spool.seen == [("intent", 0, 0), ("flush", 0, 0), ("end", 1, whole), ("flush", 1, whole)]
 
 
 @in_loop
@@ -240,7 +244,8 @@ async def test_the_numbers_behind_a_scored_choice_are_on_the_record():
         for number in range(5):
             await bench.post(CHAT, {**hi(), "messages": [{"role": "user", "content": f"hi {number}"}]})
     assert [end.mode for end in bench.kept.ends] == ["cold_start"] * 4 + ["score"]
-    end, sheet = bench.end, bench.end.candidates
+    end = msgspec.json.decode(msgspec.json.encode(bench.end), type=EndRecord)
+    sheet = end.candidates
     assert sheet is not None
     assert (end.strategy, end.affinity, end.propensity, end.matched_terms) == (
         "dynamic_score",
@@ -254,7 +259,10 @@ async def test_the_numbers_behind_a_scored_choice_are_on_the_record():
     assert set(sheet.scores) == {"cost_score", "latency_score", "throughput_score", "reliability_score"}
     cost = sheet.scores["cost_score"]
     assert cost[1][1] == 1.0
-    assert msgspec.json.decode(msgspec.json.encode(end), type=EndRecord).candidates is not None
+
+
+def read_back(record: CandidatesRecord | None) -> CandidatesRecord:
+    return msgspec.json.decode(msgspec.json.encode(record), type=CandidatesRecord)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -262,9 +270,7 @@ def test_a_record_keeps_the_first_candidates_in_the_order_of_trying(limit: int) 
     names = ("a", "b", "c", "d")
     known = {name: some_stats(seen(100, errors=10.0 * place)) for place, name in enumerate(names)}
     chosen = decided(some_group(names), Scripted(known))
-    whole, bounded = _candidates(chosen, 4), _candidates(chosen, limit)
-    assert whole is not None
-    assert bounded is not None
+    whole, bounded = read_back(_candidates(chosen, 4)), read_back(_candidates(chosen, limit))
     order = [candidate.target.id for candidate in chosen.candidates]
     assert (sorted(whole.targets), list(bounded.targets)) == (list(names), order[:limit])
 

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from reports.api import urls
 from reports.ingest import Ingest
 from tests.reports.api.ground import Ground
-from tests.reports.records import a_spool, an_end, an_intent
+from tests.reports.records import a_spool, add, an_end, an_intent
 
 WHO = ("team", "open", "rival", "admin", "accountant", "nobody", "revoked")
 TRIED = settings(max_examples=10, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -62,7 +62,7 @@ def schema(busy: Ground, tmp_path: Path, settings: Any) -> Any:
     settings.PILOTAGE = dataclasses.replace(settings.PILOTAGE, data_dir=tmp_path, api_requests_per_minute=0)
     spool = a_spool(tmp_path / "spool", [an_intent("req_begun"), an_end("req_ingested")])
     Ingest(tmp_path / "spool").once()
-    spool.end(an_end("req_spooled"))
+    add(spool, [an_end("req_spooled")])
     headers = busy.headers("admin")
     yield schemathesis.openapi.from_wsgi("/api/schema/", application, headers=headers)
     spool.close()
