@@ -31,7 +31,7 @@ from bench.pilotage import CALLER
 from gateway.relay import exchange
 from gateway.relay.app import Relay
 from gateway.relay.exchange import Exchange
-from gateway.relay.messages import HANG_UP, Message, Scope
+from gateway.relay.messages import HANG_UP, WHOLE_BODY, Message, Scope
 from gateway.snapshot import Snapshot
 from gateway.upstream.client import Headers, UpstreamRequest
 from reports.spool import LineLog, Spool
@@ -120,7 +120,7 @@ class Client:
             "raw_path": CHAT.encode(),
             "query_string": b"",
             "headers": self.headers.copy(),
-            "extensions": {HANG_UP: lambda call: None},
+            "extensions": {HANG_UP: lambda call: None, WHOLE_BODY: {}},
         }
 
     async def receive(self) -> Message:

@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gateway.relay.messages import BODY_FOLLOWS
+from gateway.relay.messages import BODY_FOLLOWS, WHOLE_BODY
 
 log = logging.getLogger("pilotage.serving")
 
@@ -64,7 +64,10 @@ class Cycle(RequestResponseCycle):
             self.response_started = True
             self.waiting_for_100_continue = False
             self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
-            if BODY_FOLLOWS not in message:
+            if WHOLE_BODY in message:
+                self._write_body(message[WHOLE_BODY], more=False)
+                self._complete()
+            elif BODY_FOLLOWS not in message:
                 asyncio.get_running_loop().call_soon(self._write_head)
             return
         more = message.get("more_body", False)

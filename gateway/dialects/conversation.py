@@ -1,6 +1,7 @@
 """Which conversation a request belongs to: an id that the client gives it, else the beginning that it sends every time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -64,51 +65,53 @@ def explicit_id(call: Call, headers: Mapping[bytes, bytes], session_header: str 
     return _session_of(metadata.get("user_id")) if type(metadata) is dict else None
 
 
-def prefix(call: Call) -> Iterator[bytes]:
-    """The system context and everything before the model's first word, in one spelling.
+def prefix(call: Call, *, room: float = inf) -> list[bytes]:
+    """The system context and everything before the model's first word, in one spelling, up to the part that passes `room` bytes.
 
     The same for a text and a list of one text part, `developer` and `system`, `input_text` and `text`; without cache
     marks, ids, tools and Claude Code's billing header. Where the model has the first word, as a greeting that is the
     same for everybody, what it answers to next is taken in as well.
     """
+    pieces: list[bytes] = []
     system = call.content.get("system") if call.dialect == "anthropic" else None
     if system:
         parts = [part for part in _parts(system) if not (type(part) is str and part.startswith(_BILLING_HEADER))]
         if parts:
-            yield b"\0system"
-            yield from _written(parts)
+            pieces.append(b"\0system")
+            room = _write(parts, pieces, room)
     asked = False
     for message in call.content["messages"]:
+        if room < 0:
+            break
         role = message.get("role")
         if role == "assistant":
             if asked:
-                return
+                break
         elif role == "developer":
             role = "system"
         elif role != "system":
             asked = True
-        yield b"\0" + role.encode() if type(role) is str else b"\0"
-        yield from _written(_parts(message.get("content")))
-
-
-def _prefix(call: Call) -> list[bytes] | None:
-    pieces: list[bytes] = []
-    room = MAX_KEYED_BYTES
-    try:
-        for piece in prefix(call):
-            pieces.append(piece)
-            room -= len(piece)
-            if room < 0:
-                break
-    except RecursionError:  # nested to the decoder's limit
-        return None
+        pieces.append(b"\0" + role.encode() if type(role) is str else b"\0")
+        room = _write(_parts(message.get("content")), pieces, room)
     return pieces
 
 
-def _written(parts: list[object]) -> Iterator[bytes]:
-    """A text as its own bytes, which costs less than JSON for a long one; any other part as JSON."""
+def _prefix(call: Call) -> list[bytes] | None:
+    try:
+        return prefix(call, room=MAX_KEYED_BYTES)
+    except RecursionError:  # nested to the decoder's limit
+        return None
+
+
+def _write(parts: list[object], pieces: list[bytes], room: float) -> float:
+    """A text as its own bytes, which costs less than JSON for a long one; any other part as JSON. The room that is left."""
     for part in parts:
-        yield part.encode() if type(part) is str else b"\0" + encode(part)
+        piece = part.encode() if type(part) is str else b"\0" + encode(part)
+        pieces.append(piece)
+        room -= len(piece)
+        if room < 0:
+            break
+    return room
 
 
 def _parts(content: object) -> list[object]:

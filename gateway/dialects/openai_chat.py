@@ -90,7 +90,10 @@ def read_answer(body: bytes) -> Answer:
         raise MalformedAnswer("a chat completion without choices")
     usage = Usage()
     read_chat(usage, answer.usage)
-    size = sum(_generated(choice.message)[1] for choice in answer.choices if choice.message is not None)
+    size = 0
+    for choice in answer.choices:
+        if choice.message is not None:
+            size += _generated(choice.message)[1]
     return Answer(usage=usage, output_bytes=size)
 
 

@@ -34,14 +34,17 @@ CHAT = BY_NAME["openai-chat"]
 MESSAGES = BY_NAME["anthropic"]
 
 ENDPOINTS: dict[str, Endpoint] = {
-    "/v1/chat/completions": Endpoint("chat", CHAT, CHAT.PATH, CHAT.decode, CHAT.decoding),
-    "/v1/messages": Endpoint("messages", MESSAGES, MESSAGES.PATH, MESSAGES.decode, MESSAGES.decoding),
+    "/v1/chat/completions": Endpoint("chat", CHAT, CHAT.PATH, CHAT.decode, CHAT.decoding, is_anthropic=False),
+    "/v1/messages": Endpoint(
+        "messages", MESSAGES, MESSAGES.PATH, MESSAGES.decode, MESSAGES.decoding, is_anthropic=True
+    ),
     "/v1/messages/count_tokens": Endpoint(
         "count_tokens",
         MESSAGES,
         anthropic_messages.COUNT_PATH,
         anthropic_messages.decode_count,
         anthropic_messages.decoding_count,
+        is_anthropic=True,
     ),
 }
 
@@ -82,7 +85,7 @@ class LineSink(Protocol):
 
 
 class Relay:
-    """What the exchanges of one process share."""
+    """What the exchanges of one process share. Belongs to the event loop of its first exchange."""
 
     def __init__(
         self,
@@ -132,6 +135,7 @@ class Relay:
         self.draining = draining
         self.trace_share = trace_share
         self._lines = lines
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._latest = -inf
         """When the last exchange began."""
         self._ended: list[Exchange] = []
@@ -153,7 +157,10 @@ class Relay:
         id = new_id()
         if endpoint is None or scope["method"] != "POST":
             return self._other(scope, send, path, endpoint, id)
-        return Exchange(self, endpoint, scope, receive, send, id).run()
+        loop = self._loop
+        if loop is None:  # asked once: that is a system call
+            loop = self._loop = asyncio.get_running_loop()
+        return Exchange(self, endpoint, scope, receive, send, id, loop).run()
 
     def _forget_removed(self) -> None:
         """A new configuration serves: what is remembered of groups that it no longer has can go."""

@@ -26,6 +26,7 @@ from gateway.relay.messages import (
     HANG_UP,
     JSON,
     UNFINISHED,
+    WHOLE_BODY,
     BodyTooLarge,
     ClientLeft,
     Header,
@@ -81,16 +82,14 @@ class Endpoint:
     decode: Callable[[bytes], Call]
     decoding: Callable[[bytes], Iterator[Call | None]]
     """`decode` in steps, for large bodies."""
-
-    @property
-    def api_key_first(self) -> bool:
-        """When a token comes in both forms, `x-api-key` wins over `Authorization`."""
-        return self.dialect.NAME == "anthropic"
+    is_anthropic: bool
+    """So `x-api-key` wins over `Authorization`, when a token comes in both forms, and some fields have other names."""
 
 
 class Exchange:
     __slots__ = (
         "answered",
+        "answers_in_one",
         "attempts",
         "body_sent",
         "call",
@@ -134,7 +133,16 @@ class Exchange:
         "watcher",
     )
 
-    def __init__(self, relay: "Relay", endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, id: str) -> None:
+    def __init__(
+        self,
+        relay: "Relay",
+        endpoint: Endpoint,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        id: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.relay = relay
         self.endpoint = endpoint
         self.headers: list[Header] = scope["headers"]
@@ -143,8 +151,9 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         extensions = scope.get("extensions") or {}
         self.leaves_open = UNFINISHED in extensions
+        self.answers_in_one = WHOLE_BODY in extensions
         self.call_at_hang_up: CallAtHangUp | None = extensions.get(HANG_UP)
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop
         self.receive = receive
         self.send = send
         self.id = id
@@ -283,7 +292,7 @@ class Exchange:
         token = self.token = authenticate(
             directory,
             self.headers,
-            api_key_first=self.endpoint.api_key_first,
+            api_key_first=self.endpoint.is_anthropic,
             pepper=self.relay.pepper,
             wall=self.wall,
         )
@@ -400,7 +409,7 @@ class Exchange:
         self.answered = True
         self.body_sent = len(body)
         try:
-            await answer(self.send, status, headers, body)
+            await answer(self.send, status, headers, body, in_one=self.answers_in_one)
         except OSError as error:
             raise ClientLeft from error
 
@@ -408,7 +417,7 @@ class Exchange:
         """The fields that every answer carries, after `headers`. `attempts`: made so far; else one is under way."""
         id = self.id.encode()
         headers.append((b"x-request-id", id))
-        if self.endpoint.api_key_first:
+        if self.endpoint.is_anthropic:
             headers.append((b"request-id", id))
         assert self.token is not None
         if self.token.caller.see_routing and self.serving is not None and self.decision is not None:
@@ -574,7 +583,7 @@ class Exchange:
         names = {name for name, _ in headers}
         if b"content-type" not in names:
             headers.append(JSON)
-        if self.endpoint.dialect.NAME == "anthropic" and b"anthropic-version" not in names:
+        if self.endpoint.is_anthropic and b"anthropic-version" not in names:
             headers.append((b"anthropic-version", b"2023-06-01"))
         if self.trace is not None:
             # Ours stands between: what came named the caller's span.
@@ -741,7 +750,7 @@ class Exchange:
         return Refusal("upstream_rate_limited", last.message, retry_after_s=wait)
 
     def _overloaded(self, last: AttemptFailed, *, retry_after_s: float | None = None) -> Refusal:
-        status = 529 if self.endpoint.dialect.NAME == "anthropic" else None
+        status = 529 if self.endpoint.is_anthropic else None
         return Refusal("upstream_overloaded", last.message, status=status, retry_after_s=retry_after_s)
 
 
@@ -767,8 +776,8 @@ def _this_task() -> asyncio.Task[None]:
 def _all_input(usage: Usage) -> int | None:
     if usage.input_tokens is None:
         return None
-    classes = (usage.cache_read_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens)
-    return usage.input_tokens + sum(count or 0 for count in classes)
+    written = (usage.cache_write_tokens or 0) + (usage.cache_write_1h_tokens or 0)
+    return usage.input_tokens + (usage.cache_read_tokens or 0) + written
 
 
 def _shown(name: str) -> str:

@@ -22,6 +22,9 @@ its answer is whole. Without it only `receive` tells."""
 BODY_FOLLOWS = "pilotage.body_follows"
 """In a start message: the body comes at once, so the head may wait for it."""
 
+WHOLE_BODY = "pilotage.whole_body"
+"""In a scope's `extensions`: a start message may hold the whole body under this key, and is then all of the answer."""
+
 
 class ClientLeft(Exception):
     """The client closed its connection before its request was whole or its answer complete."""
@@ -60,9 +63,17 @@ async def read_body(receive: Receive, *, declared: int | None, limit: int) -> by
             return b"".join(pieces)
 
 
-async def answer(send: Send, status: int, headers: list[Header], body: bytes, *, head_only: bool = False) -> None:
-    """One whole answer. `head_only`: the length is that of `body`, which a HEAD request does not get."""
+async def answer(
+    send: Send, status: int, headers: list[Header], body: bytes, *, head_only: bool = False, in_one: bool = False
+) -> None:
+    """One whole answer. `head_only`: the length is that of `body`, which a HEAD request does not get.
+
+    `in_one`: the server takes it in one message (`WHOLE_BODY`).
+    """
     if status != 204:
         headers.append((b"content-length", b"%d" % len(body)))
+    if in_one:
+        return await send({"type": "http.response.start", "status": status, "headers": headers, WHOLE_BODY: body})
     await send({"type": "http.response.start", "status": status, "headers": headers, BODY_FOLLOWS: True})
     await send({"type": "http.response.body", "body": b"" if head_only else body})
+    return None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.dialects.neutral import Usage
 from reports.core.record import VERSION, CandidatesRecord, EndRecord, ExclusionRecord, IntentRecord, LogLine
@@ -161,8 +161,8 @@ def _candidates(decision: Decision, limit: int) -> CandidatesRecord | None:
         contrasted=sheet.contrasted,
         finals=sheet.finals,
         near_ties=list(sheet.band),
-        scores=cast(Any, sheet.scores),  # written as what they stand for
-        terms=cast(Any, sheet.terms),
+        scores=sheet.scores,  # type: ignore[arg-type]  # columns are written as tuples
+        terms=sheet.terms,  # type: ignore[arg-type]  # so are they
     )
 
 

@@ -44,6 +44,7 @@ class PooledTransport:
         self._resolve = resolve
         self._contexts = TlsContexts()
         self._pools: dict[str, ProviderPool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -60,7 +61,9 @@ class PooledTransport:
     async def send(self, request: UpstreamRequest, *, connect_by: float, respond_by: float) -> UpstreamResponse:
         if self._closed:
             raise ConnectError("the transport is closed")
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # asked once: that is a system call
+            loop = self._loop = asyncio.get_running_loop()
         now = loop.time()
         provider = request.provider
         pool = self._pools.get(provider.name)

@@ -15,6 +15,9 @@ from routing.core.decision import Decision
 EXPLICIT_ID_MAX = 256
 """Characters of an id that a client gives its conversation; a longer one is not an id."""
 
+JOINED_BYTES = 16_384
+"""A beginning up to this size is hashed at once; a longer one is not copied for it."""
+
 STEPS_PER_WRITE = 2
 """Pins dropped at most by one write, expired ones and evicted ones each: a write takes the same time whatever the size."""
 
@@ -41,13 +44,18 @@ def conversation_key(
         return digest.digest()
     if prefix is None:
         return None
-    digest.update(b"P")
+    pieces = [b"P"]
     size = 0
     for part in (prefix,) if isinstance(prefix, bytes) else prefix:
-        _add(digest, part)
+        pieces += (len(part).to_bytes(8), part)
         size += len(part)
     if not size:
         return None
+    if size <= JOINED_BYTES:
+        digest.update(b"".join(pieces))
+    else:
+        for piece in pieces:
+            digest.update(piece)
     if prompt_cache_key:
         digest.update(b"K")
         _add(digest, prompt_cache_key.encode("utf-8", "surrogatepass"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from gateway import http_protocol
 from gateway.http_protocol import Server, server_for
-from gateway.relay.messages import HANG_UP
+from gateway.relay.messages import HANG_UP, WHOLE_BODY
 from gateway.serving import DRAINING, ClientLimits, Message, PortTaken, Receive, Scope, Send, listen, refuse_root_path
 from tests.support.hostile import ambiguous
 from tests.support.loops import run
@@ -77,6 +78,12 @@ class Application:
         elif path == "/half":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        elif path == "/whole":
+            assert WHOLE_BODY in scope["extensions"]
+            head: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+            await send(head | {WHOLE_BODY: b"whole"})
+            with pytest.raises(RuntimeError):
+                await send({"type": "http.response.body", "body": b"more"})
         elif path == "/slow":
             await asyncio.sleep(0.3)
             await self._answer(send, 200)
@@ -298,6 +305,21 @@ def test_a_client_that_waits_for_100_and_is_refused_loses_its_connection() -> No
             got, _ = await served.ask(POST + b"Connection: close\r\n" + expecting, 0.1, b"abc")
             assert got.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
             assert served.app.got == [("POST", "/a", 3)]
+
+    on_uvloop(main())
+
+
+def test_an_answer_in_one_message_is_whole() -> None:
+    async def main() -> None:
+        async with serving() as served:
+            whole = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwhole"
+            head = b"HEAD /whole HTTP/1.1\r\nHost: x\r\n\r\n"
+            last = b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            got, closed = await served.ask(b"GET /whole HTTP/1.1\r\nHost: x\r\n\r\n", 0.1, head, 0.1, last)
+            got = re.sub(rb"date: [^\r]*\r\n", b"", got)
+            assert got == whole + whole[:-5] + whole.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+            assert closed
+            assert len(served.app.got) == 3
 
     on_uvloop(main())
 
