@@ -31,7 +31,7 @@ from routing.core.plan import Plan, TermPlan, plan_of
 from routing.core.scores import NEUTRAL, Scoring, measure
 from routing.core.shape import RequestShape
 from routing.core.stats import GroupStats, Health
-from routing.core.strategies import by_weight, listed, rank, relative_weights, weighted
+from routing.core.strategies import Blend, by_weight, listed, relative_weights, weighted
 
 KINDS: Final = 64
 """Kinds of request whose eligible targets a group remembers at a time."""
@@ -411,12 +411,10 @@ def _ordered(
 ) -> _Ordered:
     """By the strategy alone: no pin, no probe."""
     mode: Mode = "configured"
-    weights: Sequence[float] = plan.weights
-    if len(survivors) < len(weights):
-        weights = [weights[position] for position in survivors]
+    if group.strategy == "dynamic_score" and stats.observations >= group.score.min_observations:
+        return _scored(group, plan, stats, survivors, terms, shape, today=today)
+    weights = [plan.weights[position] for position in survivors]
     if group.strategy == "dynamic_score":
-        if stats.observations >= group.score.min_observations:
-            return _scored(group, plan, stats, survivors, weights, terms, shape, today=today)
         mode, order = "cold_start", by_weight(weights)
     elif group.strategy == "weighted":
         order = weighted(weights, draw)
@@ -451,7 +449,6 @@ def _scored(
     plan: Plan,
     stats: GroupStats,
     survivors: Sequence[int],
-    weights: Sequence[float],
     terms: tuple[TermPlan, ...],
     shape: RequestShape,
     *,
@@ -471,14 +468,11 @@ def _scored(
     columns = measure(_names(plan, terms), scoring)
     term_columns = _term_columns(terms, scoring, columns)
     dynamics = mean_by_share(term_columns)
-    ranking = rank(
-        weights,
-        dynamics,
-        scoring.estimated("in_flight") or (),
-        adjustment=policy.adjustment,
-        contrast=policy.contrast,
-        near_tie=policy.near_tie,
-    )
+    blend = plan.blend
+    if not scoring.everyone:
+        weights = scoring.own(plan.weights)
+        blend = Blend(weights, adjustment=policy.adjustment, contrast=policy.contrast, near_tie=policy.near_tie)
+    ranking = blend.rank(dynamics, scoring.estimated("in_flight") or ())
     sheet = Sheet(
         stats=scoring.own(list(stats.targets.values())),
         weights=ranking.relative,

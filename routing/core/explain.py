@@ -9,7 +9,7 @@ from routing.core.decision import Candidate, Decision, Exclusion, NoTarget, Term
 from routing.core.expressions import NAMES, compile_expression
 from routing.core.plan import PREFERRED_TAG
 from routing.core.scores import NEUTRAL, higher_is_better, lower_is_better, relative_cost
-from routing.core.strategies import by_weight, drawn_index, listed, rank
+from routing.core.strategies import Blend, by_weight, drawn_index, listed
 
 PlainData = dict[str, Any]
 """What JSON can hold: strings, finite numbers, booleans, `None`, lists and mappings of these."""
@@ -97,14 +97,10 @@ def _winner(data: Mapping[str, Any], survivors: Sequence[Mapping[str, Any]]) -> 
         return by_weight(weights).order[0]
     scores = _scores(survivors, settings["normalization"])
     dynamics = mean_by_share([_term_column(place, term, scores, survivors) for place, term in enumerate(data["terms"])])
-    return rank(
-        weights,
-        dynamics,
-        [int(each["in_flight"]) for each in survivors],
-        adjustment=settings["adjustment"],
-        contrast=settings["contrast"],
-        near_tie=settings["near_tie"],
-    ).order[0]
+    blend = Blend(
+        weights, adjustment=settings["adjustment"], contrast=settings["contrast"], near_tie=settings["near_tie"]
+    )
+    return blend.rank(dynamics, [int(each["in_flight"]) for each in survivors]).order[0]
 
 
 _RELATIVE: Final[dict[str, Callable[..., list[float]]]] = {

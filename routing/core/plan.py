@@ -10,6 +10,7 @@ from routing.core.decision import Exclusion
 from routing.core.document import Complexity
 from routing.core.scores import DEFAULT_TERM, Columns, Declared
 from routing.core.shape import RequestShape
+from routing.core.strategies import Blend
 
 Condition = Callable[[RequestShape, frozenset[str]], bool]
 """Takes the shape and the caller's tags."""
@@ -41,6 +42,8 @@ class Plan:
     """Of each target id in the group's list."""
     weights: tuple[float, ...]
     """As configured, in the order of the list."""
+    blend: Blend
+    """Of all targets."""
     all_fallbacks: bool
     """Every target has weight 0, which then says nothing."""
     tightened: bool
@@ -88,11 +91,13 @@ def plan_of(group: Group) -> Plan:
 def _plan(group: Group) -> Plan:
     policy = group.score
     filters = policy.hard_filters
+    weights = tuple(target.weight for target in group.targets)
     return Plan(
         terms=tuple(_term_plan(term, group) for term in policy.score_terms),
         default=_term_plan(DEFAULT_TERM, group),
         positions={target.id: position for position, target in enumerate(group.targets)},
-        weights=tuple(target.weight for target in group.targets),
+        weights=weights,
+        blend=Blend(weights, adjustment=policy.adjustment, contrast=policy.contrast, near_tie=policy.near_tie),
         all_fallbacks=not any(target.weight for target in group.targets),
         tightened=filters.require_tool_support_when_tools_present
         or filters.require_forced_tool_choice_support

@@ -180,7 +180,8 @@ def _cost(scoring: Scoring) -> Column:
     prices = zip(per_token, scoring.own(declared.input_prices), scoring.own(declared.output_prices), strict=True)
     if declared.priced:
         dollars = [(text / size + media) * of_input + output * of_output for size, of_input, of_output in prices]  # type: ignore[operator]  # none is None
-        return Column(dollars, relative_cost(dollars, scoring.policy.normalization), scoring.no_flags)
+        values = _lower_is_better(dollars, scoring.policy.normalization) if any(dollars) else [1.0] * scoring.count
+        return Column(dollars, values, scoring.no_flags)
     raws = [
         None if of_input is None or of_output is None else (text / size + media) * of_input + output * of_output
         for size, of_input, of_output in prices

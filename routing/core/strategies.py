@@ -84,63 +84,69 @@ def relative_weights(weights: Sequence[float]) -> list[float]:
     return [weight / largest for weight in weights] if largest > 0.0 else [1.0] * len(weights)
 
 
-def rank(
-    weights: Sequence[float],
-    dynamics: Sequence[float],
-    in_flight: Sequence[float],
-    *,
-    adjustment: float,
-    contrast: float,
-    near_tie: float,
-) -> Ranking:
-    """Blends weight and score and orders the candidates, given in the order of the group's list.
+class Blend:
+    """What weights and policy alone say of an order; of a group whose targets all survive it is always the same."""
 
-    D' = max(0, 1 - contrast x (Dmax - D)); final = (1 - adjustment) x W + adjustment x D'. The primary is the
-    least busy of those within the near-tie band below the highest final, then by final, weight, position. The others
-    follow by final, D, weight, position; weight 0 is behind every positive weight.
-    """
-    relative = relative_weights(weights)
-    best = max(dynamics)
-    contrasted = [left if (left := 1.0 - contrast * (best - dynamic)) > 0.0 else 0.0 for dynamic in dynamics]
-    kept = 1.0 - adjustment
-    finals = [kept * weight + adjustment * value for weight, value in zip(relative, contrasted, strict=True)]
+    __slots__ = ("_adjustment", "_band_width", "_behind", "_contrast", "_first", "_kept", "_relative", "_weights")
 
-    first: Sequence[int] = range(len(weights))
-    fallback_only: Sequence[int] = ()
-    if 0.0 in weights and any(weights):
-        fallback_only = [i for i in first if weights[i] <= 0.0]
-        first = [i for i in first if weights[i] > 0.0]
-    key: Callable[[int], Any] = finals.__getitem__
-    if len(set(finals)) < len(finals):
-        # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
-        key = list(zip(finals, dynamics, weights, strict=True)).__getitem__
-    order = sorted(first, key=key, reverse=True)
+    def __init__(self, weights: Sequence[float], *, adjustment: float, contrast: float, near_tie: float) -> None:
+        self._weights = weights
+        self._adjustment = adjustment
+        self._contrast = contrast
+        self._relative = relative_weights(weights)
+        self._kept = [(1.0 - adjustment) * weight for weight in self._relative]
+        self._band_width: float | None = None
+        """`None`: no band."""
+        if near_tie > 0.0 and adjustment > 0.0:
+            self._band_width = near_tie * min(1.0, adjustment / FULL_BAND_AT)
+        everyone = range(len(weights))
+        self._first: Sequence[int] = everyone
+        self._behind: Sequence[int] = ()
+        if 0.0 in weights and any(weights):
+            self._first = [i for i in everyone if weights[i] > 0.0]
+            self._behind = [i for i in everyone if weights[i] <= 0.0]
 
-    band: list[int] = []
-    if near_tie > 0.0 and adjustment > 0.0:
-        least = finals[order[0]] - near_tie * min(1.0, adjustment / FULL_BAND_AT)
-        for i in order:
-            if finals[i] < least:
-                break
-            band.append(i)
-        if len(band) > 1:
-            band.sort()
-    if len(order) == 1:
-        primary, tie_break = order[0], "only"
-    elif len(band) == 1:
-        primary, tie_break = band[0], "final"
-    elif band:
-        primary = min(band, key=lambda i: (in_flight[i], -finals[i], -weights[i]))
-        tie_break = _tie_break(primary, band, in_flight, finals, weights)
-    else:
-        primary = max(first, key=lambda i: (finals[i], weights[i]))
-        tie_break = _tie_break(primary, first, None, finals, weights)
-    if primary != order[0]:
-        order.remove(primary)
-        order.insert(0, primary)
-    if fallback_only:
-        order += sorted(fallback_only, key=key, reverse=True)
-    return Ranking(relative, contrasted, finals, frozenset(band), order, tie_break)
+    def rank(self, dynamics: Sequence[float], in_flight: Sequence[float]) -> Ranking:
+        """Blends weight and score and orders the candidates, given in the order of the group's list.
+
+        D' = max(0, 1 - contrast x (Dmax - D)); final = (1 - adjustment) x W + adjustment x D'. The primary is the
+        least busy of those within the near-tie band below the highest final, then by final, weight, position. The others
+        follow by final, D, weight, position; weight 0 is behind every positive weight.
+        """
+        adjustment, contrast, weights = self._adjustment, self._contrast, self._weights
+        best = max(dynamics)
+        contrasted = [left if (left := 1.0 - contrast * (best - dynamic)) > 0.0 else 0.0 for dynamic in dynamics]
+        finals = [kept + adjustment * value for kept, value in zip(self._kept, contrasted, strict=True)]
+
+        key: Callable[[int], Any] = finals.__getitem__
+        if len(set(finals)) < len(finals):
+            # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
+            key = list(zip(finals, dynamics, weights, strict=True)).__getitem__
+        order = sorted(self._first, key=key, reverse=True)
+
+        primary = order[0]
+        band: Sequence[int] = ()
+        if self._band_width is not None:
+            band = order[:1]
+            least = finals[primary] - self._band_width
+            if len(order) > 1 and finals[order[1]] >= least:
+                band = sorted([i for i in order if finals[i] >= least])
+        if len(order) == 1:
+            tie_break = "only"
+        elif len(band) == 1:
+            tie_break = "final"
+        elif band:
+            primary = min(band, key=lambda i: (in_flight[i], -finals[i], -weights[i]))
+            tie_break = _tie_break(primary, band, in_flight, finals, weights)
+        else:
+            primary = max(self._first, key=lambda i: (finals[i], weights[i]))
+            tie_break = _tie_break(primary, self._first, None, finals, weights)
+        if primary != order[0]:
+            order.remove(primary)
+            order.insert(0, primary)
+        if self._behind:
+            order += sorted(self._behind, key=key, reverse=True)
+        return Ranking(self._relative, contrasted, finals, frozenset(band), order, tie_break)
 
 
 def _tie_break(

@@ -9,7 +9,7 @@ from routing.core.catalog import ScorePolicy, ScoreTerm
 from routing.core.decision import Decision
 from routing.core.scores import lower_is_better
 from routing.core.stats import Sums
-from routing.core.strategies import rank
+from routing.core.strategies import Blend
 from tests.routing.deciding import Scripted, decided, order, seen, some_shape, some_stats, term
 from tests.support.documents import some_group, some_target
 
@@ -173,7 +173,9 @@ def test_terms_shares_and_preferred_tags() -> None:
     ],
 )
 def test_adjustment(percent: int, finals: list[float], expected: list[int]) -> None:
-    ranking = rank([60.0, 25.0, 5.0], [0.7, 0.8, 0.5], [0, 0, 0], adjustment=percent / 100, contrast=4.0, near_tie=0.07)
+    ranking = Blend([60.0, 25.0, 5.0], adjustment=percent / 100, contrast=4.0, near_tie=0.07).rank(
+        [0.7, 0.8, 0.5], [0, 0, 0]
+    )
     assert ranking.finals == pytest.approx(finals, abs=1e-6)
     assert ranking.order == expected
 
@@ -191,7 +193,7 @@ def test_the_originals_example_for_comparison() -> None:
     assert dynamics == pytest.approx([0.975, 0.05, 0.45])
     # Its weights 60/25/5 are 1, 0.3636, 0 by minmax, its finals 0.9825, 0.1441, 0.315. Ours, contrast 1:
     # D' 1, 0.075, 0.475; W 1, 0.416667, 0.083333; final 1, 0.1775, 0.3575: the same order.
-    ranking = rank([60.0, 25.0, 5.0], dynamics, [0, 0, 0], adjustment=0.7, contrast=1.0, near_tie=0.07)
+    ranking = Blend([60.0, 25.0, 5.0], adjustment=0.7, contrast=1.0, near_tie=0.07).rank(dynamics, [0, 0, 0])
     assert ranking.finals == pytest.approx([1.0, 0.1775, 0.3575])
     assert ranking.order == [0, 2, 1]
 

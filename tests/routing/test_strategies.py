@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from routing.core.strategies import Order, Ranking, by_weight, drawn_index, listed, rank, relative_weights, weighted
+from routing.core.strategies import Blend, Order, Ranking, by_weight, drawn_index, listed, relative_weights, weighted
 
 
 def ranked(
     weights: list[float], dynamics: list[float], in_flight: list[int] | None = None, **settings: float
 ) -> Ranking:
     given: dict[str, Any] = {"adjustment": 0.7, "contrast": 4.0, "near_tie": 0.07, **settings}
-    return rank(weights, dynamics, in_flight or [0] * len(weights), **given)
+    return Blend(weights, **given).rank(dynamics, in_flight or [0] * len(weights))
 
 
 def test_listed_targets_keep_their_order_and_weight_zero_is_behind() -> None:
