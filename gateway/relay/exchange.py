@@ -37,7 +37,7 @@ from gateway.relay.messages import (
     answer,
     read_body,
 )
-from gateway.relay.recording import intent_record
+from gateway.relay.recording import intent_record, milliseconds
 from gateway.relay.refusals import Refusal
 from gateway.relay.stream import Downstream, StreamBroken
 from gateway.relay.tracing import TRACEPARENT, Trace, trace_of
@@ -555,9 +555,9 @@ class Exchange:
                         outcome=outcome,
                         status=status,
                         error_code=code,
-                        started_ms=round((started - self.started_at) * 1000, 3),
-                        duration_ms=round((now - started) * 1000, 3),
-                        first_content_ms=None if first is None else round(first * 1000, 3),
+                        started_ms=milliseconds(started - self.started_at),
+                        duration_ms=milliseconds(now - started),
+                        first_content_ms=None if first is None else milliseconds(first),
                         retry_after_s=wait,
                     )
                 )

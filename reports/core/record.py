@@ -1,4 +1,7 @@
-"""The lines of the spool: an intent before the first upstream call, an end after the exchange. Scalars only, no prompt text."""
+"""The lines of the spool: an intent before the first upstream call, an end after the exchange. Scalars only, no prompt text.
+
+Whoever makes one for every exchange gives the fields in their order: by name a struct of sixty takes fifteen times as long.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,10 +10,9 @@ import msgspec
 VERSION = 1
 
 
-class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="intent"):
+class IntentRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
     """Written before the first upstream call: an exchange whose process dies still leaves a trace."""
 
-    v: int = VERSION
     id: str
     """The exchange's id, which the client sees as `x-request-id`."""
     at: float
@@ -32,6 +34,7 @@ class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     model: str = ""
     input_price: int | None = None
     """As in EndRecord."""
+    v: int = VERSION
 
 
 class GapRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gap"):
@@ -90,7 +93,7 @@ class ExclusionRecord(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end", omit_defaults=True):
+class EndRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
     v: int
     id: str
     at: float
@@ -109,10 +112,10 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     """As the client got it; 499: the client left before one."""
     outcome: str
     """`success`, `refused`, `upstream_failed`, `upstream_truncated`, `client_cancelled`, `internal_error`."""
+    duration_ms: float
     error_code: str | None = None
     error_detail: str | None = None
     """Why a token was refused: `malformed`, `unknown`, `revoked`, `expired` or `inactive`. The client is not told."""
-    duration_ms: float
     first_content_ms: float | None = None
     queued_ms: float = 0.0
     """Of `duration_ms`, in which it waited for its place in the process."""
@@ -165,7 +168,7 @@ class EndRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     sampled: bool = False
 
 
-class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+class LogLine(msgspec.Struct, frozen=True):
     """The one line on stdout for an exchange: what an operator looks for first. Fields as in EndRecord."""
 
     at: float

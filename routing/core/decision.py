@@ -235,7 +235,7 @@ class NoTarget(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True):
     strategy: Strategy
     mode: Mode
     revision: int

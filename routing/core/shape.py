@@ -18,7 +18,7 @@ class ReasoningWish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     budget_tokens: int | None = None
 
 
-class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
+class RequestShape(msgspec.Struct, frozen=True):
     dialect: Dialect
     stream: bool = False
     text_bytes: int = 0
@@ -116,27 +116,27 @@ def shape_with_complexity(
     )
     without_cap = RESERVED_FOR_MESSAGES if dialect == "anthropic" else 0
     return RequestShape(
-        dialect=dialect,
-        stream=stream,
-        text_bytes=text_bytes,
-        media_tokens=media_tokens,
-        request_bytes=request_bytes,
-        tool_count=tool_count,
-        forced_tool_choice=forced_tool_choice,
-        image_count=image_count,
-        media=media,
-        structured_output=structured_output,
-        reasoning=reasoning,
-        output_cap=output_cap,
-        n=n,
-        logprobs=logprobs,
-        signed_thinking=signed_thinking,
-        hosted_tools=hosted_tools,
-        tool_loop=tool_loop,
-        prompt_features=prompt_features,
-        conversation_key=conversation_key,
-        input_tokens=input_tokens,
-        reserved_output=without_cap if output_cap is None else output_cap,
-        complexity_score=score,
-        complexity=complexity_bucket(score),
+        dialect,
+        stream,
+        text_bytes,
+        media_tokens,
+        request_bytes,
+        tool_count,
+        forced_tool_choice,
+        image_count,
+        media,
+        structured_output,
+        reasoning,
+        output_cap,
+        n,
+        logprobs,
+        signed_thinking,
+        hosted_tools,
+        tool_loop,
+        prompt_features,
+        conversation_key,
+        input_tokens,
+        without_cap if output_cap is None else output_cap,
+        score,
+        complexity_bucket(score),
     )

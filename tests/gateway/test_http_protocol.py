@@ -80,7 +80,7 @@ class Application:
             await send({"type": "http.response.body", "body": b"half", "more_body": True})
         elif path == "/whole":
             assert WHOLE_BODY in scope["extensions"]
-            head: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+            head = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
             await send(head | {WHOLE_BODY: b"whole"})
             with pytest.raises(RuntimeError):
                 await send({"type": "http.response.body", "body": b"more"})

@@ -5,18 +5,22 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pytest
 
-from gateway.relay.recording import _candidates
+from gateway.dialects.neutral import Usage
+from gateway.relay.recording import _candidates, end_record, intent_record, log_line
 from reports.core.record import AttemptRecord, CandidatesRecord, EndRecord, IntentRecord
 from routing.core.catalog import Catalog, ProviderTimeouts, ScorePolicy
+from routing.core.decision import Candidates, Decision, Exclusion, Sheet
 from routing.core.document import Dialect
+from routing.core.shape import RequestShape
 from tests.routing.deciding import Scripted, decided, seen, some_stats
-from tests.support.documents import some_group
+from tests.support.documents import some_group, some_target
 from tests.support.loops import in_loop
 from tests.support.relays import (
     DONE,
@@ -336,6 +340,162 @@ async def test_usage_is_recorded_as_it_was_reported_else_as_an_estimate(usage, e
         await bench.post(CHAT, hi())
     end = bench.end
     assert (end.input_tokens, end.cache_read_tokens, end.output_tokens, end.usage_quality) == expected
+
+
+# Records are made by the order of their fields: each must hold what its name says.
+
+CALLER_SAID = {"caller": "a caller", "project": "a project", "environment": "an environment", "token": "a token"}
+PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price", "cache_write_1h_price")
+TOKENS = ("cache_read_tokens", "cache_write_tokens", "cache_write_1h_tokens", "reasoning_tokens")
+
+
+def an_exchange() -> Any:
+    """Every value in it is the only one of its kind."""
+    target = some_target("first", prices=(3.0, 5.0))
+    prices = {f"{name}_microusd_per_million": 7_000_000 + place for place, name in enumerate(PRICES)}
+    serving = SimpleNamespace(id="served", provider=SimpleNamespace(name="a provider"), model="a model", **prices)
+    decision = Decision(
+        "dynamic_score",
+        "probe",
+        8,
+        candidates=Candidates([target], Sheet(stats=[some_stats(seen(3))], weights=[0.5]), [0]),
+        exclusions=(Exclusion(target="out", stage="health", reason="denied", detail="said"),),
+        affinity="affinity_evicted",
+        propensity=0.25,
+        tie_break="weight",
+        matched_terms=("a term",),
+        flags=("panic",),
+        policy=ScorePolicy(enabled_signals=frozenset({"cost"})),
+    )
+    shape = RequestShape(
+        "anthropic",
+        True,
+        input_tokens=31,
+        output_cap=32,
+        tool_count=33,
+        image_count=34,
+        complexity_score=0.35,
+        prompt_features=frozenset({"code"}),
+    )
+    caller = SimpleNamespace(name="a caller", project="a project", environment="an environment")
+    return SimpleNamespace(
+        id="an id",
+        wall=1.5,
+        started_at=100.0,
+        ended_at=100.002,
+        queued_s=0.003,
+        token=SimpleNamespace(caller=caller, shown="a token"),
+        endpoint=SimpleNamespace(name="an endpoint", dialect=SimpleNamespace(NAME="a dialect")),
+        group=SimpleNamespace(name="a group"),
+        call=SimpleNamespace(stream=True),
+        catalog=SimpleNamespace(revision=9),
+        status=201,
+        outcome="success",
+        error_code="a code",
+        error_detail="a detail",
+        downstream=SimpleNamespace(first_content_at=100.001, ended=True, synthesized=True),
+        request_bytes=11,
+        body_sent=12,
+        output_bytes=0,
+        decision=decision,
+        serving=serving,
+        attempts=["an attempt"],
+        shape=shape,
+        usage=Usage(
+            input_tokens=20,
+            output_tokens=21,
+            quality="reported",
+            **{name: 22 + place for place, name in enumerate(TOKENS)},
+        ),
+        trace=SimpleNamespace(trace_id="a trace", span_id="a span", parent_id="a parent", sampled=True),
+        relay=SimpleNamespace(max_candidates=4),
+    )
+
+
+def named(record: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def test_each_field_of_an_end_is_what_its_name_says() -> None:
+    end = named(end_record(an_exchange()))
+    assert end.pop("candidates") is not None
+    assert [excluded.target for excluded in end.pop("exclusions")] == ["out"]
+    assert end == {
+        "v": 1,
+        "id": "an id",
+        "at": 1.5,
+        **CALLER_SAID,
+        "endpoint": "an endpoint",
+        "group": "a group",
+        "dialect": "a dialect",
+        "stream": True,
+        "revision": 9,
+        "status": 201,
+        "outcome": "success",
+        "duration_ms": 2.0,
+        "error_code": "a code",
+        "error_detail": "a detail",
+        "first_content_ms": 1.0,
+        "queued_ms": 3.0,
+        "request_bytes": 11,
+        "response_bytes": 12,
+        "strategy": "dynamic_score",
+        "mode": "probe",
+        "affinity": "affinity_evicted",
+        "propensity": 0.25,
+        "tie_break": "weight",
+        "matched_terms": ["a term"],
+        "flags": ["panic"],
+        "target": "served",
+        "provider": "a provider",
+        "model": "a model",
+        "attempts": ["an attempt"],
+        "order": ["first"],
+        "input_tokens_estimated": 31,
+        "output_cap": 32,
+        "tool_count": 33,
+        "image_count": 34,
+        "complexity": 0.35,
+        "prompt_features": ["code"],
+        "input_tokens": 20,
+        "output_tokens": 21,
+        **{name: 22 + place for place, name in enumerate(TOKENS)},
+        "usage_quality": "reported",
+        "terminal_marker": "synthesized",
+        **{name: 7_000_000 + place for place, name in enumerate(PRICES)},
+        "signals": ["cost"],
+        "trace_id": "a trace",
+        "span_id": "a span",
+        "parent_span_id": "a parent",
+        "sampled": True,
+    }
+
+
+def test_each_field_of_an_intent_is_what_its_name_says() -> None:
+    assert named(intent_record(an_exchange())) == {
+        "v": 1,
+        "id": "an id",
+        "at": 1.5,
+        **CALLER_SAID,
+        "group": "a group",
+        "dialect": "anthropic",
+        "stream": True,
+        "revision": 8,
+        "target": "first",
+        "input_tokens_estimated": 31,
+        "endpoint": "an endpoint",
+        "provider": some_target("first").provider.name,
+        "model": some_target("first").model,
+        "input_price": 3_000_000,
+    }
+
+
+def test_a_log_line_says_what_the_end_says() -> None:
+    end = end_record(an_exchange())
+    line = named(log_line(end))
+    assert line.pop("attempts") == 1
+    assert line == {name: value for name, value in named(end).items() if name in line}
+    assert line["error_detail"] == "a detail"
 
 
 # Never anybody's text.
