@@ -21,9 +21,9 @@ def test_a_process_that_lives_has_a_file_that_is_not_finished_at_every_moment(tm
     seen: list[list[str]] = []
 
     class Watched(Spool):
-        def close(self) -> None:
+        def _end_file(self) -> None:
             seen.append(living(tmp_path))
-            super().close()
+            super()._end_file()
 
     spool = Watched(tmp_path, max_file_bytes=1 << 12)
     add(spool, [an_end(f"req_{number}") for number in range(12)])

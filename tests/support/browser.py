@@ -79,6 +79,8 @@ class Window:
             self.troubles.append(f"console {message.type}: {message.text}")
 
     def _failed(self, request: Request) -> None:
+        if request.url.endswith("/icon.svg") and request.failure == "net::ERR_ABORTED":
+            return  # the browser gives it up when the page is left
         self.troubles.append(f"failed: {request.method} {request.url}: {request.failure}")
 
     def _answered(self, response: Response) -> None:
