@@ -42,9 +42,6 @@ class Tap:
     def intent(self, record: IntentRecord) -> None:
         self.sink.intent(record)
 
-    def flush(self) -> None:
-        self.sink.flush()
-
     def end(self, record: EndRecord) -> None:
         self.sink.end(record)
         if self.loop is None:
@@ -56,6 +53,9 @@ class Tap:
         candidates = record.candidates
         if candidates is not None and (group in self.choices or len(self.choices) < self._max_names):
             self.choices[group] = (record.at, candidates)
+
+    def flush(self) -> None:
+        self.sink.flush()
 
     def _count(self, counts: dict[tuple[str, str], int], group: str, name: str) -> None:
         key = (group, name)

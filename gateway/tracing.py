@@ -71,9 +71,6 @@ class Tracing:
     def intent(self, record: IntentRecord) -> None:
         self._records.intent(record)
 
-    def flush(self) -> None:
-        self._records.flush()
-
     def end(self, record: EndRecord) -> None:
         self._records.end(record)
         if record.sampled:
@@ -81,6 +78,9 @@ class Tracing:
                 self.dropped += 1
             else:
                 self._waiting.append(record)
+
+    def flush(self) -> None:
+        self._records.flush()
 
     def _run(self) -> None:
         ended = False

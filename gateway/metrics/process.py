@@ -52,9 +52,6 @@ class CountingSpool:
         if record.stream:
             self.open_streams.add(record.id)
 
-    def flush(self) -> None:
-        self._spool.flush()
-
     def end(self, record: EndRecord) -> None:
         self._spool.end(record)
         if record.stream:
@@ -67,6 +64,9 @@ class CountingSpool:
             if not self._failed:
                 self._failed = True
                 log.exception("exchange %s was not counted; the next that is not goes unsaid", record.id)
+
+    def flush(self) -> None:
+        self._spool.flush()
 
 
 class Metrics(Collector):

@@ -188,26 +188,26 @@ class Relay:
     def tell_of(self, exchange: Exchange) -> None:
         """An exchange is over: its record and its log line. In company all come together, in the loop's next turn."""
         if not exchange.in_company:
-            return self._tell_of([exchange])
+            return self._record([exchange])
         waiting = self._ended
         waiting.append(exchange)
         if len(waiting) == 1:
-            exchange.loop.call_soon(self.tell)
+            exchange.loop.call_soon(self._tell)
         return None
 
-    def tell(self) -> None:
+    def _tell(self) -> None:
         """Tells of all that wait to be told of, `TOLD_AT_ONCE` in a turn."""
         waiting, self._ended = self._ended[:TOLD_AT_ONCE], self._ended[TOLD_AT_ONCE:]
         if self._ended:
-            self._ended[0].loop.call_soon(self.tell)
-        self._tell_of(waiting)
+            self._ended[0].loop.call_soon(self._tell)
+        self._record(waiting)
 
     def close(self) -> None:
         """The loop has ended: tells of what it left."""
         waiting, self._ended = self._ended, []
-        self._tell_of(waiting)
+        self._record(waiting)
 
-    def _tell_of(self, exchanges: Sequence[Exchange]) -> None:
+    def _record(self, exchanges: Sequence[Exchange]) -> None:
         records: list[EndRecord] = []
         for exchange in exchanges:
             try:

@@ -251,9 +251,7 @@ class Exchange:
         if large:
             await asyncio.sleep(0)
         self.shape = shape_of(call, headers=self.fields, caller=caller.name, group=group)
-        if large:
-            await asyncio.sleep(0)
-        if self.in_company:
+        if large or self.in_company:
             await asyncio.sleep(0)
         self.now = now = relay.clock()
         decision = self.decision = decide(

@@ -22,7 +22,7 @@ class Ranking(msgspec.Struct, frozen=True):
     """The blend and the order it gives; lists in the candidates' order."""
 
     relative: list[float]
-    """W."""
+    """W. Shared by the rankings of a Blend: not to be changed."""
     contrasted: list[float]
     """D'."""
     finals: list[float]
