@@ -237,11 +237,12 @@ MUTATIONS = [
     Mutation("too deep nesting is a refusal", JSONBYTES, "        return _as_object(_ANY.decode(body))\n    except (msgspec.DecodeError, RecursionError) as error:", "        return _as_object(_ANY.decode(body))\n    except msgspec.DecodeError as error:", "test_json_values.py -k forbids"),
     # Large bodies.
     Mutation("large bodies are decoded in steps", EXCHANGE, "            if len(body) <= STEPWISE_BYTES:\n", "            if True:\n", "../gateway/relay/test_requests.py -k in_steps"),
-    Mutation("what is hashed of a beginning has a bound", "gateway/dialects/conversation.py", "            if room < 0:\n", "            if False:\n", "test_large_bodies.py ../gateway/dialects/test_conversation.py -k 'streams_go_on or many_megabytes'"),
+    Mutation("what is hashed of a beginning has a bound", "gateway/dialects/conversation.py", "        if room < 0:\n            break\n    return room\n", "    return room\n", "test_large_bodies.py ../gateway/dialects/test_conversation.py -k 'streams_go_on or many_megabytes'"),
+    Mutation("messages behind that bound are not hashed", "gateway/dialects/conversation.py", "        if room < 0:\n            break\n        role", "        role", "../gateway/dialects/test_conversation.py -k many_megabytes"),
     Mutation("a target may take fewer bytes", "routing/core/eligibility.py", "if target.max_request_bytes is not None and shape.request_bytes > target.max_request_bytes:", "if False:", "test_large_bodies.py -k fewer_bytes"),
     Mutation("events go on one by one", STREAM, "            if out:\n                await self._write(out)\n", "            if out and not reader.terminal:\n                held.append(out)\n            elif out:\n                await self._write(out)\n", "test_middleware.py"),
     # Revisions and clocks.
-    Mutation("an exchange keeps the revision that it began with", "gateway/relay/recording.py", "        revision=exchange.catalog.revision if exchange.catalog else 0,\n", "        revision=exchange.relay.snapshot.catalog.revision,\n", "test_publishing_under_load.py"),
+    Mutation("an exchange keeps the revision that it began with", "gateway/relay/recording.py", "        exchange.catalog.revision if exchange.catalog else 0,\n", "        exchange.relay.snapshot.catalog.revision,\n", "test_publishing_under_load.py"),
     Mutation("a changed provider is followed", "gateway/upstream/pooled.py", "        if pool is None or pool.provider is not provider:\n", "        if pool is None:\n", "test_publishing_under_load.py"),
     Mutation("decisions are made on the monotonic clock", EXCHANGE, "        self.now = now = relay.clock()\n", "        self.now = now = relay.wall()\n", "test_clock_jumps.py"),
     Mutation("a rest runs on the monotonic clock", EXCHANGE, "            now = relay.clock()\n            downstream = self.downstream\n", "            now = relay.wall()\n            downstream = self.downstream\n", "test_clock_jumps.py"),
@@ -251,6 +252,12 @@ MUTATIONS = [
     Mutation("nesting in YAML has a bound", "gateway/strict_yaml.py", "    except _Stop as stop:\n        builder.parsed.problems.append(stop.problem)\n", "", "test_fuzz.py ../gateway/test_config.py -k 'yaml or plain_data or raise'"),
     Mutation("the weights of a difference have their sign", "routing/core/expressions.py", 'constant, weights = second if operator == "+" else _scaled(second, -1.0)', 'constant, weights = second', "test_fuzz.py ../routing/test_expressions.py"),
     Mutation("an interim answer is no answer", HTTP1, "        if status < 200:\n", "        if status < 100:\n", "test_fuzz.py test_heads.py -k 'http1 or interim'"),
+    # Requests that come at once.
+    Mutation("an intent is written before its provider hears of it", EXCHANGE, "            relay.spool.flush()", "            pass", "../gateway/relay/test_company.py ../gateway/relay/test_recording.py"),
+    Mutation("a choice sees the attempts of those that came with it", EXCHANGE, "            self.serving = target\n", "            self.serving = target\n            await asyncio.sleep(0)\n", "../gateway/relay/test_company.py"),
+    Mutation("who leaves between two steps ends its attempt", EXCHANGE, "        try:\n            if self.in_company:\n                await asyncio.sleep(0)\n", "        await asyncio.sleep(0)\n        try:\n            if self.in_company:\n", "../gateway/relay/test_company.py"),
+    Mutation("what ended is told of in portions", "gateway/relay/app.py", "TOLD_AT_ONCE = 32\n", "TOLD_AT_ONCE = 320\n", "../gateway/relay/test_company.py -k one_go"),
+    Mutation("all that ended is told of", "gateway/relay/app.py", "        if self._ended:\n", "        if False:\n", "../gateway/relay/test_company.py -k one_go"),
 ]  # fmt: skip
 
 

@@ -12,8 +12,8 @@ def test_the_readme_lists_every_mutation() -> None:
     assert listed == [(mutation.name, mutation.file) for mutation in MUTATIONS]
 
 
-def test_every_file_and_test_that_a_mutation_names_is_there() -> None:
+def test_every_place_and_test_that_a_mutation_names_is_there() -> None:
     for mutation in MUTATIONS:
-        assert (ROOT / mutation.file).is_file()
+        assert (ROOT / mutation.file).read_text().count(mutation.old) == 1, mutation.name
         for path in mutation.tests.partition(" -k ")[0].split():
             assert (Path(__file__).parent / path).is_file(), path

@@ -165,3 +165,9 @@ def test_a_beginning_of_many_megabytes_counts_up_to_a_bound() -> None:
     assert turn(long, "a") != turn(long, "b")
     assert turn(long, long, "a") == turn(long, long, "b")
     assert turn(long, long + "a") != turn(long, long + "b")
+
+    def turns(*texts: str) -> bytes | None:
+        return chat_key(*({"role": "user", "content": text} for text in texts))
+
+    assert turns(long, "a") != turns(long, "b")
+    assert turns(long, long, "a") == turns(long, long, "b")
