@@ -33,7 +33,7 @@ from gateway.relay.app import Relay
 from gateway.relay.exchange import Exchange
 from gateway.relay.messages import HANG_UP, WHOLE_BODY, Message, Scope
 from gateway.snapshot import Snapshot
-from gateway.upstream.client import Headers, UpstreamRequest
+from gateway.upstream.client import Headers, UpstreamRequest, UpstreamResponse
 from reports.spool import LineLog, Spool
 from routing.core.affinity import Pins
 from routing.core.catalog import Catalog
@@ -58,7 +58,7 @@ ANSWER: Final = json.dumps(
 ).encode()
 
 
-class Answered:
+class Answered(UpstreamResponse):
     """A provider's answer that is there."""
 
     status = 200

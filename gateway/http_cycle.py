@@ -75,6 +75,19 @@ class Cycle(RequestResponseCycle):
         if not more:
             self._complete()
 
+    def write_at_once(self, body: bytes) -> bool:
+        """A piece, not empty, of an answer under way; `False`: it has to be sent."""
+        if (
+            not self.chunked_encoding
+            or self.flow.write_paused
+            or self.disconnected
+            or self.response_complete
+            or self._head
+        ):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
     def _head_of(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
         closes = False
         for name, value in headers:

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from gateway.http_cycle import Cycle, ExpectingCycle
-from gateway.relay.messages import HANG_UP, UNFINISHED, WHOLE_BODY
+from gateway.relay.messages import HANG_UP, UNFINISHED, WHOLE_BODY, WRITE_AT_ONCE
 from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, SOCKETS, Application, ClientLimits
 from gateway.socket_protocol import MAX_MESSAGE_BYTES, PING_SECONDS, sockets
 
@@ -118,7 +118,12 @@ class ClientProtocol(HttpToolsProtocol):
         """Nothing more is read from this connection."""
         self._running: Cycle | None = None
         self._idle_since = 0.0
-        self._extensions: dict[str, Any] = {UNFINISHED: {}, WHOLE_BODY: {}, HANG_UP: self._call_at_hang_up}
+        self._extensions: dict[str, Any] = {
+            UNFINISHED: {},
+            WHOLE_BODY: {},
+            HANG_UP: self._call_at_hang_up,
+            WRITE_AT_ONCE: self._writer,
+        }
 
     def connection_lost(self, exc: Exception | None) -> None:
         running = self._running
@@ -141,6 +146,10 @@ class ClientProtocol(HttpToolsProtocol):
         self.flow.resume_reading()  # nothing else tells that the client has left
         if running.disconnected:
             self.loop.call_soon(running.hang_up)
+
+    def _writer(self) -> Callable[[bytes], bool]:
+        assert self._running is not None
+        return self._running.write_at_once
 
     def _is_serving(self) -> bool:
         running = self._running

@@ -218,6 +218,17 @@ class MessagesStream(Listener):
             return self.fail(event.error)
         return "opening"
 
+    def only_text(self, payload: bytes) -> str | None:
+        event = answer_of(payload, _EVENT, _Event)
+        if event is None or event.type != "content_block_delta" or event.delta is None:
+            return None
+        delta = event.delta
+        for name in ("text", "thinking", "partial_json"):
+            text = getattr(delta, name)
+            if type(text) is str and text:
+                return text if delta == _Delta(stop_reason=delta.stop_reason, **{name: text}) else None
+        return None
+
     def _listen_odd(self, name: bytes, payload: bytes) -> EventKind:
         """JSON of another build than expected: passed on, an error only if it says so."""
         odd = answer_of(payload, _ODD_EVENT, _OddEvent)

@@ -70,7 +70,7 @@ that brings content and the finish is `content`, and the reader's `terminal` say
 `usage` is the extra chunk that only `include_usage` brings. `done` is `[DONE]` or `message_stop`."""
 
 
-class StreamEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     kind: EventKind
     raw: bytes
     """The event's bytes as they came, with the blank line that ends it."""

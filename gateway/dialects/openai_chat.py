@@ -214,6 +214,21 @@ class ChatStream(Listener):
             return "content"
         return "terminal" if self.terminal and not finished else "opening"
 
+    def only_text(self, payload: bytes) -> str | None:
+        chunk = answer_of(payload, _CHUNK, _Chunk)
+        if chunk is None or chunk.error is not None or chunk.usage is not None:
+            return None
+        if chunk.choices is None or len(chunk.choices) != 1:
+            return None
+        delta = chunk.choices[0].delta
+        if delta is None or chunk.choices[0].finish_reason:
+            return None
+        for name in ("content", "reasoning_content", "reasoning", "refusal"):
+            text = getattr(delta, name)
+            if type(text) is str and text:
+                return text if delta == _Delta(**{name: text}) else None
+        return None
+
     def _listen_odd(self, payload: bytes) -> EventKind:
         """`[DONE]`, or a chunk of another build than expected: passed on, never a fault by itself."""
         if payload.strip() == b"[DONE]":

@@ -23,11 +23,12 @@ RawEvent = tuple[bytes, bytes, bytes]
 class Splitter:
     """Cuts a stream into events of at most `max_event_bytes`."""
 
-    __slots__ = ("_begun", "_buffer", "_carriage_returns", "_limit", "_looked", "overflow")
+    __slots__ = ("_begun", "_carriage_returns", "_looked", "held", "limit", "overflow")
 
     def __init__(self, max_event_bytes: int) -> None:
-        self._limit = max_event_bytes
-        self._buffer = bytearray()
+        self.limit = max_event_bytes
+        self.held = bytearray()
+        """Of an event that has not ended."""
         self._looked = 0
         """Bytes of the buffer in which no end can begin."""
         self._carriage_returns = False
@@ -38,7 +39,7 @@ class Splitter:
     @property
     def pending(self) -> bool:
         """Part of an event has come and not its end."""
-        return bool(self._buffer.strip(b"\r\n"))
+        return bool(self.held.strip(b"\r\n"))
 
     def feed(self, data: bytes) -> list[RawEvent]:
         if self.overflow:
@@ -48,25 +49,25 @@ class Splitter:
         events: list[RawEvent] = []
         start = 0
         looked = 0
-        if self._buffer:
-            self._buffer += data
+        if self.held:
+            self.held += data
             looked = self._looked
-            if self._end(self._buffer, looked) < 0:
+            if self._end(self.held, looked) < 0:
                 self._wait()
                 return events
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data = bytes(self.held)
+            self.held.clear()
         while True:
             end = self._end(data, looked)
             if end < 0:
                 break
-            if end - start > self._limit:
+            if end - start > self.limit:
                 self.overflow = True
                 return events
             events.append(self._event(data[start:end]))
             start = looked = end
         if start < len(data):
-            self._buffer += data[start:] if start else data
+            self.held += data[start:] if start else data
             self._wait()
         return events
 
@@ -74,18 +75,18 @@ class Splitter:
         """At the end of the stream: what is left, read as if its empty line had come. Nothing is taken away."""
         if self.overflow or not self.pending:
             return None
-        raw = bytes(self._buffer)
+        raw = bytes(self.held)
         if not raw.endswith(b"\n\r"):
             raw += b"\n" if raw.endswith(b"\n") else b"\n\n"
         return self._event(raw)
 
     def discard(self) -> None:
-        self._buffer.clear()
+        self.held.clear()
         self._looked = 0
 
     def _wait(self) -> None:
-        self._looked = max(0, len(self._buffer) - 2)
-        if len(self._buffer) > self._limit:
+        self._looked = max(0, len(self.held) - 2)
+        if len(self.held) > self.limit:
             self.overflow = True
 
     def _end(self, data: bytes | bytearray, at: int) -> int:

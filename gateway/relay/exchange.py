@@ -27,6 +27,7 @@ from gateway.relay.messages import (
     JSON,
     UNFINISHED,
     WHOLE_BODY,
+    WRITE_AT_ONCE,
     BodyTooLarge,
     ClientLeft,
     Header,
@@ -131,6 +132,7 @@ class Exchange:
         "usage",
         "wall",
         "watcher",
+        "writer",
     )
 
     def __init__(
@@ -153,6 +155,7 @@ class Exchange:
         self.leaves_open = UNFINISHED in extensions
         self.answers_in_one = WHOLE_BODY in extensions
         self.call_at_hang_up: CallAtHangUp | None = extensions.get(HANG_UP)
+        self.writer: Callable[[], Callable[[bytes], bool]] | None = extensions.get(WRITE_AT_ONCE)
         self.loop = loop
         self.receive = receive
         self.send = send
@@ -650,6 +653,7 @@ class Exchange:
                 show_usage=dialect.wants_usage_chunk(self.call),
                 model_shown=self.group.name if self.group.model_identity == "requested_group" else None,
                 leaves_open=self.leaves_open,
+                write_at_once=None if self.writer is None else self.writer(),
                 clock=self.relay.clock,
             )
         self.keepalive = loop.call_later(timeouts.keepalive_s, self._keep_alive, timeouts.keepalive_s)

@@ -90,7 +90,7 @@ def end_record(exchange: "Exchange") -> EndRecord:
         serving.provider.name if serving else None,
         serving.model if serving else None,
         exchange.attempts,
-        decision.candidates.ids()[:limit] if decision else [],
+        decision.candidates.first(limit).ids() if decision else [],
         _candidates(decision, limit) if decision else None,
         [
             ExclusionRecord(

@@ -48,6 +48,7 @@ class Downstream:
         "_rename",
         "_send",
         "_show_usage",
+        "_write_now",
         "committed",
         "ended",
         "first_content_at",
@@ -67,11 +68,12 @@ class Downstream:
         show_usage: bool,
         model_shown: str | None,
         leaves_open: bool,
+        write_at_once: Callable[[bytes], bool] | None,
         clock: Callable[[], float],
     ) -> None:
         """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own.
 
-        `leaves_open`: the server closes the connection of an answer that was not ended.
+        `leaves_open`: the server closes the connection of an answer that was not ended. `write_at_once`: see `WRITE_AT_ONCE`.
         """
         self._clock = clock
         self._send = send
@@ -80,6 +82,7 @@ class Downstream:
         self._dialect = dialect
         self._leaves_open = leaves_open
         self._show_usage = show_usage
+        self._write_now = write_at_once
         self._rename = model_shown
         self.started = False
         """The head is out."""
@@ -128,6 +131,14 @@ class Downstream:
         await self._write(event, more=self._leaves_open)
         self.ended = True
 
+    def write_at_once(self, body: bytes) -> bool:
+        """`False`: it was not, and has to wait for the client."""
+        write, size = self._write_now, len(body)
+        if write is None or size > WRITE_BYTES or not write(body):
+            return False
+        self.sent_bytes += size
+        return True
+
     async def relay(
         self,
         response: UpstreamResponse,
@@ -142,25 +153,16 @@ class Downstream:
         `content_by`: loop time of the first content at the latest. Raises `AttemptFailed` before the commit point,
         `StreamBroken` after it.
         """
-        loop = asyncio.get_running_loop()
-        clock = loop.time
-        last = clock()
-        keepalive_at = last + timeouts.keepalive_s
-        held: list[bytes] = []
-        held_bytes = 0
+        clock = asyncio.get_running_loop().time
+        passage = _Passage(self, reader, timeouts, content_by, on_content, clock)
         while True:
-            by = last + timeouts.idle_s
-            if reader.terminal:
-                by = min(by, last + AFTER_TERMINAL_SECONDS)
-            elif not self.committed and content_by < by:
-                by = content_by
             try:
-                data = await response.receive(by=by if by < keepalive_at else keepalive_at)
+                await response.hand_on(passage.take, by=passage.due)
             except ResponseTimeout as error:
-                if keepalive_at < by:
+                if passage.keepalive_at < passage.by:
                     if not reader.terminal:
                         await self.keepalive()
-                    keepalive_at = clock() + timeouts.keepalive_s
+                    passage.keepalive_at = clock() + timeouts.keepalive_s
                     continue
                 if reader.terminal:
                     return await self._finish(reader)
@@ -169,30 +171,11 @@ class Downstream:
                 if reader.terminal:
                     return await self._finish(reader)
                 raise self._failure(failure_of(error), "upstream_stream_truncated") from error
-            heard_at = clock()
-            try:
-                events = reader.feed(data) if data else reader.flush()
-            except MalformedAnswer as error:
-                good = self._listen(error.events, reader, on_content)
+            out, passage.out = passage.out, b""
+            if passage.malformed is not None:
                 if self.committed:
-                    await self._write(b"".join([*held, good]))
-                raise self._failure(malformed(str(error)), "upstream_stream_truncated") from error
-            out = self._listen(events, reader, on_content) if events else b""
-            is_over = not data
-            del data, events  # a client that does not read makes this frame last
-            if self.committed:
-                if held:
-                    held.append(out)
-                    out = b"".join(held)
-                    held.clear()
-            elif out:
-                held.append(out)
-                held_bytes += len(out)
-                out = b""
-                if held_bytes > MAX_HELD_BYTES:
-                    self.committed = True
-                    out = b"".join(held)
-                    held.clear()
+                    await self._write(out)
+                raise self._failure(malformed(passage.malformed), "upstream_stream_truncated")
             if reader.error is not None:
                 if self.committed:
                     await self._break(out)
@@ -208,19 +191,19 @@ class Downstream:
                 return await _drain(response, clock() + DRAIN_SECONDS)
             if out:
                 await self._write(out)
-                last = clock()
-                keepalive_at = last + timeouts.keepalive_s
-            else:
-                last = heard_at
-            if is_over:
+                passage.went_on(told=True)
+            if passage.is_over:
                 if reader.terminal:
                     return await self._finish(reader)
                 raise self._failure(
                     malformed("The stream ended before the answer was complete."), "upstream_stream_truncated"
                 )
 
-    def _listen(self, events: Sequence[StreamEvent], reader: StreamReader, on_content: "OnContent") -> bytes:
+    def listen(self, events: Sequence[StreamEvent], reader: StreamReader, on_content: "OnContent") -> bytes:
         """The bytes of these events that the client gets; notes the commit point."""
+        if len(events) == 1 and events[0].kind == "content" and self.first_content_at is not None and not self._rename:
+            self.last_content_at = self._clock()
+            return events[0].raw
         pieces = []
         for event in events:
             kind = event.kind
@@ -250,6 +233,113 @@ class Downstream:
         if self.committed:
             return StreamBroken(failure, code)
         return failure
+
+
+class _Passage:
+    """One attempt's stream on its way to the client: what becomes of each piece as it comes, and what is left to do."""
+
+    __slots__ = (
+        "_clock",
+        "_content_by",
+        "_downstream",
+        "_held",
+        "_held_bytes",
+        "_idle_s",
+        "_keepalive_s",
+        "_on_content",
+        "_reader",
+        "by",
+        "is_over",
+        "keepalive_at",
+        "malformed",
+        "out",
+    )
+
+    def __init__(
+        self,
+        downstream: Downstream,
+        reader: StreamReader,
+        timeouts: ProviderTimeouts,
+        content_by: float,
+        on_content: "OnContent",
+        clock: Callable[[], float],
+    ) -> None:
+        self._downstream = downstream
+        self._reader = reader
+        self._idle_s = timeouts.idle_s
+        self._keepalive_s = timeouts.keepalive_s
+        self._content_by = content_by
+        self._on_content = on_content
+        self._clock = clock
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.out = b""
+        """What the client gets next."""
+        self.malformed: str | None = None
+        """What is wrong with the provider's bytes behind `out`."""
+        self.is_over = False
+        """The provider's bytes have ended."""
+        self.by = self.keepalive_at = 0.0
+        """Loop time: when more must have come, and when the client hears from us before that."""
+        self.went_on(told=True)
+
+    @property
+    def due(self) -> float:
+        return self.by if self.by < self.keepalive_at else self.keepalive_at
+
+    def went_on(self, *, told: bool) -> float:
+        """The provider has been heard, and the client too, when it was `told`. Gives what is `due`."""
+        now = self._clock()
+        if told:
+            self.keepalive_at = now + self._keepalive_s
+        by = now + self._idle_s
+        if self._reader.terminal:
+            by = min(by, now + AFTER_TERMINAL_SECONDS)
+        elif self._content_by < by and not self._downstream.committed:
+            by = self._content_by
+        self.by = by
+        return by if by < self.keepalive_at else self.keepalive_at
+
+    def take(self, data: bytes) -> float:
+        """Passes on what can be passed on at once. See `Take`; 0: the rest is `relay`'s."""
+        reader, downstream = self._reader, self._downstream
+        try:
+            events: Sequence[StreamEvent] = reader.feed(data) if data else reader.flush()
+        except MalformedAnswer as error:
+            self.malformed = str(error)
+            events = error.events
+        out = downstream.listen(events, reader, self._on_content) if events else b""
+        if not downstream.committed:
+            out = self._hold(out)
+        elif self._held:
+            self._held.append(out)
+            out = self._release()
+        if (
+            not data
+            or reader.done
+            or reader.error is not None
+            or self.malformed is not None
+            or (out and not downstream.write_at_once(out))
+        ):
+            self.is_over = not data
+            self.out = out
+            return 0.0
+        return self.went_on(told=bool(out))
+
+    def _hold(self, out: bytes) -> bytes:
+        """Before the commit point. More than may be held is one."""
+        if out:
+            self._held.append(out)
+            self._held_bytes += len(out)
+            if self._held_bytes > MAX_HELD_BYTES:
+                self._downstream.committed = True
+                return self._release()
+        return b""
+
+    def _release(self) -> bytes:
+        out = b"".join(self._held)
+        self._held.clear()
+        return out
 
 
 class OnContent(Protocol):

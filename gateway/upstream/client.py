@@ -1,10 +1,14 @@
 """The small protocol that every transport to a provider answers to."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from routing.core.catalog import Provider
+
+Take = Callable[[bytes], float]
+"""Takes a piece of a body and says, on the loop's clock, by when the next one has to come; 0: it has enough."""
 
 Headers = list[tuple[bytes, bytes]]
 """Names in lower case, values as on the wire, in order."""
@@ -33,6 +37,15 @@ class UpstreamResponse(Protocol):
         `ConnectionLost`; one over `max_response_bytes` of a unary answer is the caller's to bound (`read`).
         """
         ...
+
+    async def hand_on(self, take: Take, *, by: float) -> None:
+        """Gives `take` what `receive` would return, piece after piece, until it has enough; of `b""` it always has.
+
+        A transport that can calls it from where the bytes come in, so that nobody has to be woken for them.
+        Raises what `receive` does.
+        """
+        while by := take(await self.receive(by=by)):
+            pass
 
     async def read(self, *, by: float, limit: int) -> bytes:
         """The whole rest of the body, at most `limit` bytes (`ResponseTooLarge`)."""

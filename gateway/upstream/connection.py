@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from gateway.upstream.client import Headers, UpstreamResponse
+from gateway.upstream.client import Headers, Take, UpstreamResponse
 from gateway.upstream.dialing import Dialed
 from gateway.upstream.errors import ConnectionLost, ResponseTimeout, ResponseTooLarge, UpstreamError
 
@@ -101,6 +101,7 @@ class Response:
         "error",
         "headers",
         "status",
+        "take",
     )
 
     def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop, max_buffered_bytes: int) -> None:
@@ -118,6 +119,8 @@ class Response:
         self._buffered = 0
         self._wake_at = 0
         self._pause_above = max_buffered_bytes
+        self.take: Take | None = None
+        """Who waits for the next piece, and has not got enough yet."""
 
     async def receive(self, *, by: float) -> bytes:
         if self._loop.time() > by:
@@ -131,6 +134,28 @@ class Response:
             if not await connection.news(self, by):
                 raise ResponseTimeout("nothing more of the body came in time")
         return self._take() if self._buffered <= TAKEN_AT_ONCE else self._take_some()
+
+    async def hand_on(self, take: Take, *, by: float) -> None:
+        while by:
+            if self._loop.time() > by:
+                raise ResponseTimeout("the time for more of the body is over")
+            while not self._buffered:
+                connection = self._connection
+                if connection is None:
+                    if self.error is not None:
+                        raise self.error
+                    take(b"")
+                    return
+                self.take = take
+                try:
+                    if not await connection.news(self, by):
+                        raise ResponseTimeout("nothing more of the body came in time")
+                    if not self.is_taking:
+                        return
+                    by = connection.deadline
+                finally:
+                    self.take = None
+            by = take(self._take() if self._buffered <= TAKEN_AT_ONCE else self._take_some())
 
     async def read(self, *, by: float, limit: int) -> bytes:
         if self.content_length is not None and self.content_length > limit:
@@ -208,6 +233,18 @@ class Response:
             self._spill += b"".join(pieces)
             pieces.clear()
 
+    @property
+    def is_taking(self) -> bool:
+        return self.take is not None
+
+    def taken(self) -> bytes:
+        """All that is there, for whoever waits to `take` it: little, because nobody waits while anything is there."""
+        pieces = self._pieces
+        self._buffered = 0
+        if len(pieces) == 1 and self._spill is None:
+            return pieces.pop()
+        return self._take()
+
     def expect_body(self) -> None:
         """The head was enough to wake the reader; from now on it takes a byte of the body."""
         self._wake_at = 1
@@ -247,7 +284,6 @@ class Connection(Dialed, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_bounds",
-        "_deadline",
         "_head_bytes",
         "_input",
         "_interim",
@@ -266,6 +302,7 @@ class Connection(Dialed, asyncio.BufferedProtocol):
         "_waiter",
         "_write_paused",
         "closed",
+        "deadline",
         "generation",
         "heard",
         "idle_since",
@@ -286,7 +323,8 @@ class Connection(Dialed, asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._deadline = 0.0
+        self.deadline = 0.0
+        """Of who waits, on the loop's clock."""
         self._is_made = False
         self._read_paused = False
         self._write_paused = False
@@ -337,7 +375,7 @@ class Connection(Dialed, asyncio.BufferedProtocol):
             raise RuntimeError("a response has one reader")
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiter = waiter
-        self._deadline = by
+        self.deadline = by
         if self._timer is None or by < self._timer_at:
             self._set_timer(by)
         try:
@@ -387,6 +425,30 @@ class Connection(Dialed, asyncio.BufferedProtocol):
             if not waiter.done():
                 waiter.set_result(True)
 
+    def _tell(self, response: Response) -> None:
+        """Something has come: the reader gets it at once where it can, and is woken where it has to go on."""
+        take, waiter = response.take, self._waiter
+        if take is None or waiter is None or waiter.done():
+            if response.is_ahead and not self._read_paused:
+                self._read_paused = True
+                self._transport.pause_reading()
+            if response.is_wanted:
+                self._wake()
+        elif response.is_wanted:
+            try:
+                by = take(response.taken())
+            except Exception as defect:
+                self._waiter = None
+                waiter.set_exception(defect)
+                return
+            if not by:
+                response.take = None
+                self._wake()
+                return
+            self.deadline = by
+            if by < self._timer_at or self._timer is None:
+                self._set_timer(by)
+
     def _set_timer(self, by: float) -> None:
         # One timer for the connection: it is moved only to an earlier time, and moves itself to a later one when it fires.
         if self._timer is not None:
@@ -400,8 +462,8 @@ class Connection(Dialed, asyncio.BufferedProtocol):
         waiter = self._waiter
         if waiter is None:
             return
-        if self._loop.time() + _CLOCK_STEP_S < self._deadline:
-            self._set_timer(self._deadline)
+        if self._loop.time() + _CLOCK_STEP_S < self.deadline:
+            self._set_timer(self.deadline)
             return
         self._waiter = None
         if not waiter.done():

@@ -45,7 +45,7 @@ def _codings(headers: Headers) -> list[bytes]:
     return [coding for coding in named if coding not in (b"", b"identity")]
 
 
-class _Decoded:
+class _Decoded(UpstreamResponse):
     """See `UpstreamResponse`."""
 
     def __init__(self, response: UpstreamResponse, codings: list[bytes]) -> None:

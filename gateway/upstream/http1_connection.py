@@ -72,11 +72,7 @@ class Http1Connection(Connection):
                 self.fail(ResponseTooLarge("chunk framing or trailers without end"))
                 return
         if response.status:
-            if response.is_ahead and not self._read_paused:
-                self._read_paused = True
-                self._transport.pause_reading()
-            if response.is_wanted:
-                self._wake()
+            self._tell(response)
 
     def _has_surplus(self, response: Response, data: bytes) -> bool:
         """Whether `data` goes on after the message's end with line breaks, which the parser skips. In doubt: yes."""

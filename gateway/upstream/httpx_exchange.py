@@ -15,7 +15,7 @@ import h11
 import httpcore
 import httpx
 
-from gateway.upstream.client import Headers
+from gateway.upstream.client import Headers, UpstreamResponse
 from gateway.upstream.connection import Bounds, Owner
 from gateway.upstream.errors import (
     ConnectError,
@@ -196,7 +196,7 @@ class _Body(httpx.AsyncByteStream):
             yield body[start : start + _PIECE_BYTES]
 
 
-class Answer:
+class Answer(UpstreamResponse):
     """See `UpstreamResponse`. A task reads ahead of the reader, a little, so that no wait for it has to be broken off."""
 
     def __init__(self, lane: Lane, response: httpx.Response, loop: asyncio.AbstractEventLoop, bounds: Bounds) -> None:

@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+from gateway.dialects import anthropic_messages, openai_chat
 from gateway.dialects.jsonbytes import object_in_steps, object_of, with_model
-from gateway.dialects.neutral import BadRequest
+from gateway.dialects.neutral import BadRequest, MalformedAnswer
 from gateway.dialects.sse import RawEvent, Splitter
+from gateway.dialects.streams import Listener
 from gateway.strict_yaml import parse
 from gateway.upstream.connection import Bounds, Carrier
 from gateway.upstream.errors import UpstreamError
@@ -55,6 +57,33 @@ def _events(pieces: Sequence[bytes]) -> tuple[list[RawEvent], bool]:
     splitter = Splitter(_EVENT_LIMIT)
     events = [event for piece in pieces for event in splitter.feed(piece)]
     return events, splitter.overflow
+
+
+# A stream's listener: events known by the bytes around their text are heard as if each had been read.
+
+
+def listen(data: bytes, rng: random.Random) -> None:
+    pieces = _cut(data, rng)
+    for kind in (openai_chat.ChatStream, anthropic_messages.MessagesStream):
+        read = _heard(kind, pieces, lessons=0)
+        assert _heard(kind, pieces, lessons=8) == read
+        assert _heard(kind, [data], lessons=8)[:2] == _heard(kind, [data], lessons=0)[:2]
+
+
+def _heard(kind: type[Listener], pieces: Sequence[bytes], *, lessons: int) -> tuple[object, ...]:
+    listener = kind(_EVENT_LIMIT)
+    listener._lessons = lessons
+    events: list[tuple[str, bytes]] = []
+    fault = ""
+    for piece in pieces:
+        try:
+            events += [(event.kind, event.raw) for event in listener.feed(piece)]
+        except MalformedAnswer as error:
+            events += [(event.kind, event.raw) for event in error.events]
+            fault = str(error)
+            break
+    ended = listener.terminal, listener.done, listener.error, listener.usage
+    return events, fault, listener.output_bytes, listener.pending, ended
 
 
 # The body splice: a body is refused, or goes on as the same object with another model.
@@ -260,6 +289,20 @@ TARGETS: dict[str, tuple[Target, list[bytes], list[bytes]]] = {
             "data: é日🙂\nid: 1\nretry: 2\n\n\n".encode(),
         ],
         [b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"\n\r", b"data: ", b"data", b"event: ", b":", b"\xef\xbb\xbf", b"x" * 150],
+    ),
+    "listen": (
+        listen,
+        [
+            b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n' * 4,
+            b'data: {"choices":[{"delta":{"content":"one"}}]}\n\ndata: {"choices":[{"delta":{"content":"two \xc3\xa9"}}]}\n\n',
+            b'data: {"id":"a","choices":[{"delta":{"reasoning":"a"},"finish_reason":null}]}\n\n' * 3 + b"data: [DONE]\n\n",
+            b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}\n\n' * 2,
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"type":"text_delta","text":"hi"}}\n\n' * 3,
+            b'data: {"type":"content_block_delta","delta":{"partial_json":"{"}}\n\n' * 3 + b'data: {"type":"message_stop"}\n\n',
+        ],
+        [b'"', b"\\", b"\\u0041", b'"content":"a",', b'"content":"b"', b"\n", b"\n\n", b"\r", b"\r\n", b"data: ", b": c\n", b"}", b"{", b",",
+         b'"delta":{"content":"z"},', b'"finish_reason":"stop"', b'"usage":{"total_tokens":3},', b'"error":{"type":"x"},', b"\xff", b"\0",
+         b'"index":1,', b'"text":"t",', b'"type":"error",', b"\xed\xa0\xbd", b"x" * 150],
     ),
     "splice": (
         splice,

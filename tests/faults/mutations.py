@@ -185,18 +185,18 @@ MUTATIONS = [
     Mutation("what comes behind a compressed body is no part of it", DECODING, "        if not self._gzip or self._fruitless > _FRUITLESS_MEMBERS:\n", "        if False:\n", "test_encodings.py -k cannot_be_decoded"),
     Mutation("decoded pieces come as they are flushed", DECODING, "            if decoded:\n                self._since_turn", "            if len(decoded) > 400:\n                self._since_turn", "test_encodings.py -k flushed"),
     # Sizes.
-    Mutation("an event has a bound while it grows", SSE, "        if len(self._buffer) > self._limit:\n            self.overflow = True", "", "test_sizes.py -k event_without_end"),
-    Mutation("an event has a bound when it ends", SSE, "            if end - start > self._limit:\n", "            if False:\n", "test_sizes.py -k mebibyte"),
+    Mutation("an event has a bound while it grows", SSE, "        if len(self.held) > self.limit:\n            self.overflow = True", "", "test_sizes.py -k event_without_end"),
+    Mutation("an event has a bound when it ends", SSE, "            if end - start > self.limit:\n", "            if False:\n", "test_sizes.py -k mebibyte"),
     Mutation("a unary body has a bound", CONNECTION, "        if self._buffered > limit:\n            self.close()\n", "        if self._buffered > limit * 1_000:\n            self.close()\n", "test_sizes.py -k 'unary_body'"),
     Mutation("a body over its bound by its length is not taken in", CONNECTION, "if self.content_length is not None and self.content_length > limit:", "if False:", "../gateway/upstream/test_backpressure.py -k by_its_length"),
-    Mutation("reading pauses for a slow client", HTTP1, "            if response.is_ahead and not self._read_paused:\n", "            if False:\n", "test_sizes.py ../gateway/upstream/test_backpressure.py -k 'without_end_flows or flood'"),
-    Mutation("openings are held back only so long", STREAM, "                if held_bytes > MAX_HELD_BYTES:\n", "                if False:\n", "test_sizes.py -k openings_without_end"),
+    Mutation("reading pauses for a slow client", CONNECTION, "            if response.is_ahead and not self._read_paused:\n", "            if False:\n", "test_sizes.py ../gateway/upstream/test_backpressure.py -k 'without_end_flows or flood'"),
+    Mutation("openings are held back only so long", STREAM, "            if self._held_bytes > MAX_HELD_BYTES:\n", "            if False:\n", "test_sizes.py -k openings_without_end"),
     Mutation("nothing comes behind the end marker", STREAM, '            if kind == "done":\n                break', '            if kind == "done":\n                pass', "test_sizes.py -k end_marker"),
     # Deadlines.
     Mutation("a head has to come in time", CONNECTION, "            if not await self.news(response, by):\n                self.fail(ResponseTimeout(\"no response head came in time\"))", "            await self.news(response, by + 5.0)", "test_deadlines.py -k total_limit"),
     Mutation("a body has to come in time", CONNECTION, "                if not await connection.news(self, by):\n                    raise ResponseTimeout(\"the body did not end", "                if not await connection.news(self, by + 5.0):\n                    raise ResponseTimeout(\"the body did not end", "test_deadlines.py -k total_limit"),
-    Mutation("content has to come in time", STREAM, "            elif not self.committed and content_by < by:\n", "            elif False:\n", "test_deadlines.py -k first_content"),
-    Mutation("a stream may not fall silent", STREAM, "            by = last + timeouts.idle_s\n", "            by = last + timeouts.idle_s + 5.0\n", "test_deadlines.py -k idle_limit"),
+    Mutation("content has to come in time", STREAM, "        elif self._content_by < by and not self._downstream.committed:\n", "        elif False:\n", "test_deadlines.py -k first_content"),
+    Mutation("a stream may not fall silent", STREAM, "        by = now + self._idle_s\n", "        by = now + self._idle_s + 5.0\n", "test_deadlines.py -k idle_limit"),
     Mutation("an error's body is not waited for", ATTEMPT, "        by = min(by, asyncio.get_running_loop().time() + MAX_ERROR_SECONDS)\n", "", "test_deadlines.py -k body_of_an_error"),
     Mutation("the group's deadline ends the trying", EXCHANGE, "                if self.loop.time() > deadline - LEAST_ATTEMPT_SECONDS:\n", "                if False:\n", "test_deadlines.py -k groups_deadline"),
     # Connections kept.
@@ -247,7 +247,7 @@ MUTATIONS = [
     Mutation("decisions are made on the monotonic clock", EXCHANGE, "        self.now = now = relay.clock()\n", "        self.now = now = relay.wall()\n", "test_clock_jumps.py"),
     Mutation("a rest runs on the monotonic clock", EXCHANGE, "            now = relay.clock()\n            downstream = self.downstream\n", "            now = relay.wall()\n            downstream = self.downstream\n", "test_clock_jumps.py"),
     # Readers.
-    Mutation("the end of an event is found across pieces", SSE, "        self._looked = max(0, len(self._buffer) - 2)\n", "        self._looked = len(self._buffer)\n", "test_fuzz.py -k sse"),
+    Mutation("the end of an event is found across pieces", SSE, "        self._looked = max(0, len(self.held) - 2)\n", "        self._looked = len(self.held)\n", "test_fuzz.py -k sse"),
     Mutation("a name that stands twice is seen", JSONBYTES, "    if members and (not closed or body[at:].strip(SPACE)):\n        return None\n", "", "test_fuzz.py test_json_values.py ../gateway/dialects/test_jsonbytes.py"),
     Mutation("nesting in YAML has a bound", "gateway/strict_yaml.py", "    except _Stop as stop:\n        builder.parsed.problems.append(stop.problem)\n", "", "test_fuzz.py ../gateway/test_config.py -k 'yaml or plain_data or raise'"),
     Mutation("the weights of a difference have their sign", "routing/core/expressions.py", 'constant, weights = second if operator == "+" else _scaled(second, -1.0)', 'constant, weights = second', "test_fuzz.py ../routing/test_expressions.py"),
@@ -258,6 +258,14 @@ MUTATIONS = [
     Mutation("who leaves between two steps ends its attempt", EXCHANGE, "        try:\n            if self.in_company:\n                await asyncio.sleep(0)\n", "        await asyncio.sleep(0)\n        try:\n            if self.in_company:\n", "../gateway/relay/test_company.py"),
     Mutation("what ended is told of in portions", "gateway/relay/app.py", "TOLD_AT_ONCE = 32\n", "TOLD_AT_ONCE = 320\n", "../gateway/relay/test_company.py -k one_go"),
     Mutation("all that ended is told of", "gateway/relay/app.py", "        if self._ended:\n", "        if False:\n", "../gateway/relay/test_company.py -k one_go"),
+    # Events passed on as they come.
+    Mutation("what a text may not hold is read", STREAMS, "        if _PLAIN.fullmatch(raw, start, end) is None or not", "        if not", "test_fuzz.py ../gateway/dialects/test_repeated_events.py -k 'listen or repeated'"),
+    Mutation("a text is tried before it is believed", STREAMS, "        if self.only_text(payload.replace(quoted, b'\"other than %b' % quoted[1:])) != f\"other than {text}\":\n            return\n", "", "../gateway/dialects/test_repeated_events.py"),
+    Mutation("an event that is known has a bound too", STREAMS, " and len(data) <= splitter.limit", "", "../gateway/dialects/test_repeated_events.py -k beyond_the_limit"),
+    Mutation("who reads slowly is not written to at once", "gateway/http_cycle.py", "            or self.flow.write_paused\n", "", "../gateway/test_http_protocol.py -k at_once"),
+    Mutation("each piece that is handed on moves the limit", CONNECTION, "            self.deadline = by\n            if by", "            if by", "../gateway/upstream/test_hand_on.py -k each_piece"),
+    Mutation("a limit that moved meanwhile holds", CONNECTION, "                    by = connection.deadline\n", "", "../gateway/upstream/test_hand_on.py -k meanwhile"),
+    Mutation("who is cancelled is handed nothing", CONNECTION, "        if take is None or waiter is None or waiter.done():\n", "        if take is None or waiter is None:\n", "../gateway/upstream/test_hand_on.py -k cancelled"),
 ]  # fmt: skip
 
 

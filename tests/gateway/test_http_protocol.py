@@ -11,7 +11,7 @@ import pytest
 
 from gateway import http_protocol
 from gateway.http_protocol import Server, server_for
-from gateway.relay.messages import HANG_UP, WHOLE_BODY
+from gateway.relay.messages import BODY_FOLLOWS, HANG_UP, WHOLE_BODY, WRITE_AT_ONCE
 from gateway.serving import DRAINING, ClientLimits, Message, PortTaken, Receive, Scope, Send, listen, refuse_root_path
 from tests.support.hostile import ambiguous
 from tests.support.loops import run
@@ -38,6 +38,7 @@ class Application:
         self.left: list[str] = []
         """Paths whose client went away."""
         self.heads: list[list[tuple[bytes, bytes]]] = []
+        self.gave_up = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -84,6 +85,25 @@ class Application:
             await send(head | {WHOLE_BODY: b"whole"})
             with pytest.raises(RuntimeError):
                 await send({"type": "http.response.body", "body": b"more"})
+        elif path == "/at-once":
+            write = scope["extensions"][WRITE_AT_ONCE]()
+            assert not write(b"before the head")
+            await send({"type": "http.response.start", "status": 200, "headers": [], BODY_FOLLOWS: True})
+            assert not write(b"while the head waits")
+            await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+            assert write(b"two ")
+            await send({"type": "http.response.body", "body": b"three"})
+            assert not write(b"behind the end")
+        elif path == "/at-once-for-ever":
+            write = scope["extensions"][WRITE_AT_ONCE]()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await asyncio.sleep(0.05)
+            written = 0
+            while write(b"x" * 65536):
+                written += 65536
+                await asyncio.sleep(0)
+            self.left.append(f"{written < 64 << 20}")
+            self.gave_up.set()
         elif path == "/slow":
             await asyncio.sleep(0.3)
             await self._answer(send, 200)
@@ -384,6 +404,31 @@ def test_the_body_of_a_queued_request_may_come_after_the_answer_before_it(monkey
             got, _ = await served.ask(begun, 0.5, b"cde", within=0.5)
             assert got.count(b"HTTP/1.1 200") == 2
             assert served.app.got == [("GET", "/a", 0), ("POST", "/b", 5)]
+
+    on_uvloop(main())
+
+
+def test_pieces_written_at_once_stand_between_those_that_were_sent() -> None:
+    async def main() -> None:
+        async with serving() as served:
+            got, closed = await served.ask(b"GET /at-once HTTP/1.1\r\nHost: x\r\n\r\n", within=0.5)
+            head, _, body = got.partition(b"\r\n\r\n")
+            assert (b"transfer-encoding: chunked" in head, closed) == (True, False)
+            assert body == b"4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"
+
+    on_uvloop(main())
+
+
+def test_nothing_is_written_at_once_for_a_client_that_does_not_read() -> None:
+    async def main() -> None:
+        async with serving() as served:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+            writer.write(b"GET /at-once-for-ever HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(20):
+                await served.app.gave_up.wait()
+            assert served.app.left == ["True"]
+            assert not reader.at_eof()
+            writer.close()
 
     on_uvloop(main())
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from gateway.relay.messages import Message, Scope
+from gateway.relay.messages import WRITE_AT_ONCE, Message, Scope
 
 
 @dataclass(slots=True)
@@ -39,12 +39,17 @@ class Reply:
 class Call:
     """One request under way. `await call.answered()` for the whole reply; `hang_up()` at any time."""
 
+    writes_at_once: ClassVar[bool] = True
+    """Its server offers `WRITE_AT_ONCE`, as ours does."""
+
     def __init__(self, app: Any, scope: Scope, body: bytes, *, pieces: int = 1) -> None:
         self.reply = Reply()
         self._left = asyncio.Event()
         self._news = asyncio.Event()
         size = max(1, -(-len(body) // pieces))
         self._body = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
+        if self.writes_at_once:
+            scope["extensions"] = {WRITE_AT_ONCE: lambda: self._write_at_once} | (scope["extensions"] or {})
         self.task: asyncio.Task[None] = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
@@ -70,6 +75,14 @@ class Call:
                 self.reply.pieces.append(message["body"])
             self.reply.complete = not message.get("more_body", False)
         self._news.set()
+
+    def _write_at_once(self, body: bytes) -> bool:
+        if self._left.is_set() or not self.reply.status or self.reply.complete:
+            return False
+        assert body
+        self.reply.pieces.append(body)
+        self._news.set()
+        return True
 
     @property
     def unread(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from accounts.core.directory import Caller, Directory, Token
 from accounts.core.secret import digest_of, with_checksum
+from gateway.upstream.client import UpstreamResponse
 from tests.support.asgi import Reply
 from tests.support.loops import in_loop
 from tests.support.relays import PEPPER, Bench, answering, completion, in_order, relaying, target_on
@@ -304,15 +305,19 @@ async def test_a_process_at_its_bound_refuses_at_once_and_serves_again_when_ther
 
 @in_loop
 async def test_a_defect_after_the_head_is_out_ends_the_stream_with_an_error_event(caplog):
-    class Breaking:
+    class Breaking(UpstreamResponse):
         status = 200
-        headers = ()
+        complete_by_eof = False
 
         def __init__(self) -> None:
+            self.headers = []
             self.pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n']
 
         async def receive(self, *, by: float) -> bytes:
             return self.pieces.pop()
+
+        async def read(self, *, by: float, limit: int) -> bytes:
+            raise NotImplementedError
 
         def close(self) -> None:
             pass

@@ -9,6 +9,7 @@ from gateway.relay.messages import UNFINISHED
 from gateway.relay.stream import MAX_HELD_BYTES
 from routing.core.catalog import ProviderTimeouts
 from routing.core.document import Dialect
+from tests.support.asgi import Call
 from tests.support.loops import in_loop
 from tests.support.relays import (
     DONE,
@@ -23,6 +24,12 @@ from tests.support.relays import (
     text,
 )
 from tests.support.scripted import Close, Expect, Pause, Reset, Script, Send, chunk, chunked_head, scripted
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["at once", "sent"])
+def writes_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Call, "writes_at_once", request.param)
+
 
 HI = {"model": "g", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 ASK = {"model": "g", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.upstream.client import Headers
+from gateway.upstream.client import Headers, UpstreamResponse
 from gateway.upstream.decoding import plain
 from tests.gateway.upstream.calling import failure
 from tests.support.loops import run
 
 
-class Answer:
+class Answer(UpstreamResponse):
     """An answer whose body comes in these pieces, and then ends."""
 
     status = 200
