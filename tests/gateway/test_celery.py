@@ -1,14 +1,19 @@
 """What Celery is told: brokers, formats, limits, the schedule. Real workers: `tests/faults/test_workers.py`."""
 
 import dataclasses
+import multiprocessing
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from billiard import pool as billiard_pool
+from celery import signals
 from django.conf import settings
 from kombu import Connection
 
+from gateway import celery
 from gateway.celery import app, schedule
 from gateway.settings import broker_settings
 
@@ -100,3 +105,20 @@ def test_the_schedule_names_tasks_that_exist_and_drops_those_that_waited_for_lon
 def test_retention_runs_at_its_time_of_the_installation_s_day() -> None:
     found = schedule()["retention"]["schedule"]
     assert (found.hour, found.minute, found.day_of_week) == ({3}, {30}, set(range(7)))
+
+
+def test_a_process_whose_last_result_nobody_takes_note_of_does_not_wait_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when its worker was told to end in the moment in which the task did."""
+    monkeypatch.setattr(billiard_pool, "GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT", 300)
+    monkeypatch.setattr(celery, "LAST_RESULT_SECONDS", 0.5)
+    assert celery._bound_the_last_wait in [receiver() for _, receiver in signals.worker_process_init.receivers]
+    celery._bound_the_last_wait()
+    process = object.__new__(billiard_pool.Worker)
+    process.on_ready_counter = multiprocessing.Value("i", 0)
+    began = time.monotonic()
+    assert process._ensure_messages_consumed(completed=1) is False
+    assert 0.5 <= time.monotonic() - began < 5
+    process.on_ready_counter.value = 1
+    assert process._ensure_messages_consumed(completed=1) is True
