@@ -542,25 +542,22 @@ def _evaluated_alone(expression: Expression, vector: tuple[float, ...]) -> float
         return nan
 
 
-def mean_by_share(terms: Sequence[TermColumn]) -> list[float]:
+def mean_by_share(terms: Sequence[TermColumn]) -> Sequence[float]:
     """D of each candidate: the mean of its term values by share, clamped to [0, 1]; 0 where all shares are 0."""
     first = terms[0]
-    share = shares = first.share
+    shares = sum([term.share for term in terms])
+    if shares <= 0.0:
+        return [0.0] * len(first.values)
     if len(terms) == 1:
-        sums: Sequence[float] = first.values
-        shares = 1.0 if share > 0.0 else 0.0
+        means = first.values
     else:
         # The first two at once: most policies have no more.
         second = terms[1]
-        other = second.share
-        shares = share + other
-        sums = [share * one + other * two for one, two in zip(first.values, second.values, strict=True)]
+        share, other = first.share / shares, second.share / shares
+        means = [share * one + other * two for one, two in zip(first.values, second.values, strict=True)]
         for term in terms[2:]:
-            share = term.share
-            shares += share
-            sums = [so_far + share * value for so_far, value in zip(sums, term.values, strict=True)]
-    if shares <= 0.0:
-        return [0.0] * len(sums)
-    if min(sums) >= 0.0 and max(sums) <= shares:
-        return [value / shares for value in sums]
-    return [mean if 0.0 <= (mean := value / shares) <= 1.0 else float(mean > 1.0) for value in sums]
+            share = term.share / shares
+            means = [so_far + share * value for so_far, value in zip(means, term.values, strict=True)]
+    if min(means) >= 0.0 and max(means) <= 1.0:
+        return means
+    return [mean if 0.0 <= mean <= 1.0 else float(mean > 1.0) for mean in means]

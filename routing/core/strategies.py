@@ -1,7 +1,7 @@
 """Putting candidates in order: by the list, by weight, by a draw, or by weight and score blended."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -99,8 +99,9 @@ class Blend:
         """`None`: no band."""
         if near_tie > 0.0 and adjustment > 0.0:
             self._band_width = near_tie * min(1.0, adjustment / FULL_BAND_AT)
-        everyone = range(len(weights))
+        everyone = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
         self._first: Sequence[int] = everyone
+        """By weight and position, as are those behind them."""
         self._behind: Sequence[int] = ()
         if 0.0 in weights and any(weights):
             self._first = [i for i in everyone if weights[i] > 0.0]
@@ -118,11 +119,10 @@ class Blend:
         contrasted = [left if (left := 1.0 - contrast * (best - dynamic)) > 0.0 else 0.0 for dynamic in dynamics]
         finals = [kept + adjustment * value for kept, value in zip(self._kept, contrasted, strict=True)]
 
-        key: Callable[[int], Any] = finals.__getitem__
-        if len(set(finals)) < len(finals):
-            # Sorting is stable, also in reverse, so what is equal in all three stays in the order of the list.
-            key = list(zip(finals, dynamics, weights, strict=True)).__getitem__
-        order = sorted(self._first, key=key, reverse=True)
+        # Sorting is stable, also in reverse: what is equal in final and D stays by weight and position.
+        by_dynamic, by_final = dynamics.__getitem__, finals.__getitem__
+        order = sorted(self._first, key=by_dynamic, reverse=True)
+        order.sort(key=by_final, reverse=True)
 
         primary = order[0]
         band: Sequence[int] = ()
@@ -145,7 +145,7 @@ class Blend:
             order.remove(primary)
             order.insert(0, primary)
         if self._behind:
-            order += sorted(self._behind, key=key, reverse=True)
+            order += sorted(sorted(self._behind, key=by_dynamic, reverse=True), key=by_final, reverse=True)
         return Ranking(self._relative, contrasted, finals, frozenset(band), order, tie_break)
 
 
