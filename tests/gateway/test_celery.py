@@ -115,7 +115,7 @@ def test_a_process_whose_last_result_nobody_takes_note_of_does_not_wait_for_long
     monkeypatch.setattr(celery, "LAST_RESULT_SECONDS", 0.5)
     assert celery._bound_the_last_wait in [receiver() for _, receiver in signals.worker_process_init.receivers]
     celery._bound_the_last_wait()
-    process = object.__new__(billiard_pool.Worker)
+    process: Any = object.__new__(billiard_pool.Worker)
     process.on_ready_counter = multiprocessing.Value("i", 0)
     began = time.monotonic()
     assert process._ensure_messages_consumed(completed=1) is False
