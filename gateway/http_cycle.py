@@ -76,7 +76,7 @@ class Cycle(RequestResponseCycle):
             self._complete()
 
     def write_at_once(self, body: bytes) -> bool:
-        """A piece, not empty, of an answer under way; `False`: it has to be sent."""
+        """A piece, not empty, of an answer under way, as `_write_body` would write it. `False`: it has to be sent."""
         if (
             not self.chunked_encoding
             or self.flow.write_paused

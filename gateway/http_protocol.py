@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from gateway.http_cycle import Cycle, ExpectingCycle
-from gateway.relay.messages import HANG_UP, UNFINISHED, WHOLE_BODY, WRITE_AT_ONCE
+from gateway.relay.messages import HANG_UP, UNFINISHED, WHOLE_BODY, WRITE_AT_ONCE, WriteAtOnce
 from gateway.serving import DRAINING, KEEP_ALIVE_SECONDS, SOCKETS, Application, ClientLimits
 from gateway.socket_protocol import MAX_MESSAGE_BYTES, PING_SECONDS, sockets
 
@@ -147,7 +147,7 @@ class ClientProtocol(HttpToolsProtocol):
         if running.disconnected:
             self.loop.call_soon(running.hang_up)
 
-    def _writer(self) -> Callable[[bytes], bool]:
+    def _writer(self) -> WriteAtOnce:
         assert self._running is not None
         return self._running.write_at_once
 

@@ -19,7 +19,7 @@ from gateway.dialects.jsonbytes import (
 from gateway.dialects.neutral import Answer, BadRequest, Call, EventKind, MalformedAnswer, StreamReader, Usage
 from gateway.dialects.requests import call_of, read_cap
 from gateway.dialects.sse import with_data
-from gateway.dialects.streams import Listener
+from gateway.dialects.streams import Listener, lone_text
 from gateway.dialects.usage import ODD, read_messages, tokens
 from routing.core.catalog import Target
 from routing.core.document import Dialect
@@ -222,12 +222,7 @@ class MessagesStream(Listener):
         event = answer_of(payload, _EVENT, _Event)
         if event is None or event.type != "content_block_delta" or event.delta is None:
             return None
-        delta = event.delta
-        for name in ("text", "thinking", "partial_json"):
-            text = getattr(delta, name)
-            if type(text) is str and text:
-                return text if delta == _Delta(stop_reason=delta.stop_reason, **{name: text}) else None
-        return None
+        return lone_text(event.delta, ("text", "thinking", "partial_json"))
 
     def _listen_odd(self, name: bytes, payload: bytes) -> EventKind:
         """JSON of another build than expected: passed on, an error only if it says so."""

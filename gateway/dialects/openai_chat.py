@@ -24,7 +24,7 @@ from gateway.dialects.jsonbytes import (
 from gateway.dialects.neutral import Answer, Call, EventKind, MalformedAnswer, StreamReader, Usage
 from gateway.dialects.requests import call_of, read_cap
 from gateway.dialects.sse import with_data
-from gateway.dialects.streams import Listener
+from gateway.dialects.streams import Listener, lone_text
 from gateway.dialects.usage import read_chat
 from routing.core.catalog import Target
 from routing.core.document import Dialect
@@ -220,14 +220,10 @@ class ChatStream(Listener):
             return None
         if chunk.choices is None or len(chunk.choices) != 1:
             return None
-        delta = chunk.choices[0].delta
-        if delta is None or chunk.choices[0].finish_reason:
+        choice = chunk.choices[0]
+        if choice.delta is None or choice.finish_reason:
             return None
-        for name in ("content", "reasoning_content", "reasoning", "refusal"):
-            text = getattr(delta, name)
-            if type(text) is str and text:
-                return text if delta == _Delta(**{name: text}) else None
-        return None
+        return lone_text(choice.delta, ("content", "reasoning_content", "reasoning", "refusal"))
 
     def _listen_odd(self, payload: bytes) -> EventKind:
         """`[DONE]`, or a chunk of another build than expected: passed on, never a fault by itself."""

@@ -30,7 +30,7 @@ class Splitter:
         self.held = bytearray()
         """Of an event that has not ended."""
         self._looked = 0
-        """Bytes of the buffer in which no end can begin."""
+        """Of those, the bytes in which no end can begin."""
         self._carriage_returns = False
         self._begun = False
         self.overflow = False

@@ -5,6 +5,9 @@ the text, and is not read again.
 """
 
 import re
+from collections.abc import Collection
+
+import msgspec
 
 from gateway.dialects.neutral import EventKind, InBandError, MalformedAnswer, StreamEvent, Usage
 from gateway.dialects.sse import Splitter
@@ -70,7 +73,7 @@ class Listener:
         except MalformedAnswer as error:
             raise MalformedAnswer(str(error), events=events) from error
         if splitter.overflow:
-            self._before = b""
+            self._before = b""  # nothing is heard any more
             raise MalformedAnswer("an event beyond the size limit", events=events)
         return events
 
@@ -123,6 +126,15 @@ class Listener:
             message = error
         self.error = InBandError(type=kind, message=message)
         return "error"
+
+
+def lone_text(delta: msgspec.Struct, names: Collection[str]) -> str | None:
+    """The one thing that a delta holds, if that is a text under one of these names."""
+    given = [(name, value) for name, value in msgspec.structs.asdict(delta).items() if value is not None]
+    if len(given) != 1:
+        return None
+    name, text = given[0]
+    return text if name in names and type(text) is str and text else None
 
 
 def _is_utf8(data: bytes) -> bool:

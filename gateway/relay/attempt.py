@@ -1,14 +1,15 @@
-"""One upstream call: sending it, and saying by whose fault it failed."""
+"""By whose fault an upstream call failed, and what the client hears when all did."""
 
 import asyncio
 import email.utils
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any
 
 import msgspec
 
 from gateway.relay.messages import Header
+from gateway.relay.refusals import Refusal
 from gateway.upstream.client import UpstreamResponse
 from gateway.upstream.errors import AtCapacity, CredentialMissing, EncodingError, ResponseTooLarge, UpstreamError
 from routing.core.stats import Outcome
@@ -70,6 +71,42 @@ def failure_of(error: UpstreamError) -> AttemptFailed:
     if isinstance(error, EncodingError):
         return AttemptFailed("server_error", error.code, "The provider's answer could not be decoded.")
     return AttemptFailed("server_error", error.code, "The connection to the provider failed.")
+
+
+def refusal_of(failures: Sequence[AttemptFailed], *, is_anthropic: bool, shortest_rest: Callable[[], float]) -> Refusal:
+    """What the client hears when every attempt failed: the last failure that says most.
+
+    `shortest_rest`: seconds, asked for where all were throttled.
+    """
+
+    def overloaded(failure: AttemptFailed, retry_after_s: float | None) -> Refusal:
+        return Refusal(
+            "upstream_overloaded",
+            failure.message,
+            status=529 if is_anthropic else None,
+            retry_after_s=retry_after_s,
+        )
+
+    sent = [failure for failure in failures if failure.sent]
+    if not sent:
+        return Refusal("at_capacity", retry_after_s=1)
+    others = [failure for failure in sent if failure.outcome != "throttled"]
+    last = others[-1] if others else sent[-1]
+    if not others:
+        wait = shortest_rest()
+        if last.code == "upstream_overloaded":
+            return overloaded(last, wait)
+        return Refusal("upstream_rate_limited", last.message, retry_after_s=wait)
+    status = last.status
+    if last.outcome == "server_error" and status is not None and status >= 500:
+        return Refusal("upstream_server_error", last.message, status=status, retry_after_s=last.retry_after_s)
+    if last.outcome == "timeout":
+        return Refusal("upstream_timeout", last.message)
+    if last.outcome == "denied":
+        return Refusal("upstream_denied", last.message if status is None else None)
+    if last.code == "upstream_overloaded":
+        return overloaded(last, None)
+    return Refusal("upstream_error", last.message)
 
 
 async def failure_answered(response: UpstreamResponse, *, by: float, wall: float) -> AttemptFailed:

@@ -19,6 +19,7 @@ from gateway.relay.attempt import (
     failure_answered,
     failure_of,
     malformed,
+    refusal_of,
 )
 from gateway.relay.counting import count
 from gateway.relay.headers import RETURNED_ON_ERROR, forwarded, returned
@@ -35,6 +36,7 @@ from gateway.relay.messages import (
     Receive,
     Scope,
     Send,
+    WriteAtOnce,
     answer,
     read_body,
 )
@@ -155,7 +157,7 @@ class Exchange:
         self.leaves_open = UNFINISHED in extensions
         self.answers_in_one = WHOLE_BODY in extensions
         self.call_at_hang_up: CallAtHangUp | None = extensions.get(HANG_UP)
-        self.writer: Callable[[], Callable[[bytes], bool]] | None = extensions.get(WRITE_AT_ONCE)
+        self.writer: Callable[[], WriteAtOnce] | None = extensions.get(WRITE_AT_ONCE)
         self.loop = loop
         self.receive = receive
         self.send = send
@@ -476,7 +478,7 @@ class Exchange:
                 continue
             return None
         self.outcome = "upstream_failed"
-        raise self._refusal(failures)
+        raise refusal_of(failures, is_anthropic=self.endpoint.is_anthropic, shortest_rest=self._shortest_rest)
 
     async def _attempt(self, call: Call, target: Target, running: Running, deadline: float) -> None:
         """One upstream call to its end. Raises `AttemptFailed` while another target may still be tried."""
@@ -718,42 +720,15 @@ class Exchange:
         head = self.head([JSON, *returned(failure.headers, RETURNED_ON_ERROR)], attempts=len(self.attempts))
         await self.reply(status, head, failure.body)
 
-    def _refusal(self, failures: list[AttemptFailed]) -> Refusal:
-        """What the client hears when every attempt failed: the last failure that says most."""
-        assert self.decision is not None
-        sent = [failure for failure in failures if failure.sent]
-        if not sent:
-            return Refusal("at_capacity", retry_after_s=1)
-        if all(failure.outcome == "throttled" for failure in sent):
-            return self._throttled(sent[-1])
-        last = [failure for failure in sent if failure.outcome != "throttled"][-1]
-        status = last.status
-        if last.outcome == "server_error" and status is not None and status >= 500:
-            return Refusal("upstream_server_error", last.message, status=status, retry_after_s=last.retry_after_s)
-        if last.outcome == "timeout":
-            return Refusal("upstream_timeout", last.message)
-        if last.outcome == "denied":
-            return Refusal("upstream_denied", last.message if status is None else None)
-        if last.code == "upstream_overloaded":
-            return self._overloaded(last)
-        return Refusal("upstream_error", last.message)
-
-    def _throttled(self, last: AttemptFailed) -> Refusal:
-        """With the smallest wait of all that could serve, those that were resting already included."""
+    def _shortest_rest(self) -> float:
+        """Seconds until the first of those that could serve may again, those that were resting already included."""
         assert self.decision is not None
         assert self.group is not None
         now = self.relay.clock()
         able = set(self.decision.candidates.ids())
         able |= {exclusion.target for exclusion in self.decision.exclusions if exclusion.stage == "cool_down"}
         rest = self.relay.observations.cooling_until
-        wait = min((rest(target.model_key, now=now) or now) - now for target in self.group.targets if target.id in able)
-        if last.code == "upstream_overloaded":
-            return self._overloaded(last, retry_after_s=wait)
-        return Refusal("upstream_rate_limited", last.message, retry_after_s=wait)
-
-    def _overloaded(self, last: AttemptFailed, *, retry_after_s: float | None = None) -> Refusal:
-        status = 529 if self.endpoint.is_anthropic else None
-        return Refusal("upstream_overloaded", last.message, status=status, retry_after_s=retry_after_s)
+        return min((rest(target.model_key, now=now) or now) - now for target in self.group.targets if target.id in able)
 
 
 def authenticate(

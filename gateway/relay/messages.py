@@ -19,12 +19,15 @@ HANG_UP = "pilotage.hang_up"
 """In a scope's `extensions`: a function that takes what to call, with the request's task, when the client leaves before
 its answer is whole. Without it only `receive` tells."""
 
-BODY_FOLLOWS = "pilotage.body_follows"
-"""In a start message: the body comes at once, so the head may wait for it."""
-
 WRITE_AT_ONCE = "pilotage.write_at_once"
 """In a scope's `extensions`: a function that gives, for the request under way, one that writes a piece of its answer's body
 at once. That one's `False`: it did not, because the head is not out or the client slow or gone, and the piece has to be sent."""
+
+WriteAtOnce = Callable[[bytes], bool]
+"""See `WRITE_AT_ONCE`."""
+
+BODY_FOLLOWS = "pilotage.body_follows"
+"""In a start message: the body comes at once, so the head may wait for it."""
 
 WHOLE_BODY = "pilotage.whole_body"
 """In a scope's `extensions`: a start message may hold the whole body under this key, and is then all of the answer."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gateway.dialects.neutral import DialectModule, MalformedAnswer, StreamEvent, StreamReader
 from gateway.relay.attempt import AttemptFailed, failure_of, malformed
-from gateway.relay.messages import BODY_FOLLOWS, ClientLeft, Header, Send
+from gateway.relay.messages import BODY_FOLLOWS, ClientLeft, Header, Send, WriteAtOnce
 from gateway.upstream.client import UpstreamResponse
 from gateway.upstream.errors import ResponseTimeout, UpstreamError
 from routing.core.catalog import ProviderTimeouts
@@ -48,7 +48,7 @@ class Downstream:
         "_rename",
         "_send",
         "_show_usage",
-        "_write_now",
+        "_write_at_once",
         "committed",
         "ended",
         "first_content_at",
@@ -68,7 +68,7 @@ class Downstream:
         show_usage: bool,
         model_shown: str | None,
         leaves_open: bool,
-        write_at_once: Callable[[bytes], bool] | None,
+        write_at_once: WriteAtOnce | None,
         clock: Callable[[], float],
     ) -> None:
         """`model_shown`: the name that answers carry instead of the provider's; `None`: the provider's own.
@@ -82,7 +82,7 @@ class Downstream:
         self._dialect = dialect
         self._leaves_open = leaves_open
         self._show_usage = show_usage
-        self._write_now = write_at_once
+        self._write_at_once = write_at_once
         self._rename = model_shown
         self.started = False
         """The head is out."""
@@ -133,7 +133,7 @@ class Downstream:
 
     def write_at_once(self, body: bytes) -> bool:
         """`False`: it was not, and has to wait for the client."""
-        write, size = self._write_now, len(body)
+        write, size = self._write_at_once, len(body)
         if write is None or size > WRITE_BYTES or not write(body):
             return False
         self.sent_bytes += size
@@ -201,6 +201,7 @@ class Downstream:
 
     def listen(self, events: Sequence[StreamEvent], reader: StreamReader, on_content: "OnContent") -> bytes:
         """The bytes of these events that the client gets; notes the commit point."""
+        # By far the most pieces are one more piece of content.
         if len(events) == 1 and events[0].kind == "content" and self.first_content_at is not None and not self._rename:
             self.last_content_at = self._clock()
             return events[0].raw
@@ -298,7 +299,7 @@ class _Passage:
         elif self._content_by < by and not self._downstream.committed:
             by = self._content_by
         self.by = by
-        return by if by < self.keepalive_at else self.keepalive_at
+        return self.due
 
     def take(self, data: bytes) -> float:
         """Passes on what can be passed on at once. See `Take`; 0: the rest is `relay`'s."""

@@ -120,7 +120,7 @@ class Response:
         self._wake_at = 0
         self._pause_above = max_buffered_bytes
         self.take: Take | None = None
-        """Who waits for the next piece, and has not got enough yet."""
+        """Who waits for the next piece."""
 
     async def receive(self, *, by: float) -> bytes:
         if self._loop.time() > by:
@@ -133,7 +133,7 @@ class Response:
                 return b""
             if not await connection.news(self, by):
                 raise ResponseTimeout("nothing more of the body came in time")
-        return self._take() if self._buffered <= TAKEN_AT_ONCE else self._take_some()
+        return self._take_some()
 
     async def hand_on(self, take: Take, *, by: float) -> None:
         while by:
@@ -150,12 +150,12 @@ class Response:
                 try:
                     if not await connection.news(self, by):
                         raise ResponseTimeout("nothing more of the body came in time")
-                    if not self.is_taking:
-                        return
-                    by = connection.deadline
                 finally:
                     self.take = None
-            by = take(self._take() if self._buffered <= TAKEN_AT_ONCE else self._take_some())
+                by = connection.deadline
+                if not by:
+                    return
+            by = take(self._take_some())
 
     async def read(self, *, by: float, limit: int) -> bytes:
         if self.content_length is not None and self.content_length > limit:
@@ -174,7 +174,7 @@ class Response:
             raise ResponseTooLarge(f"a body of more than {limit} bytes")
         if self.error is not None:
             raise self.error
-        return self._take()
+        return self.taken()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -185,23 +185,11 @@ class Response:
         self._spill = None
         self._buffered = 0
 
-    def _take(self) -> bytes:
-        pieces = self._pieces
-        if self._spill is not None:
-            taken = bytes(self._spill) + b"".join(pieces)
-            self._spill = None
-        else:
-            taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        self._buffered = 0
-        if self._connection is not None:
-            self._connection.resume_reading()
-        return taken
-
     def _take_some(self) -> bytes:
+        """At most `TAKEN_AT_ONCE`, about."""
         pieces = self._pieces
-        if self._spill is not None:
-            return self._take()
+        if self._buffered <= TAKEN_AT_ONCE or self._spill is not None:
+            return self.taken()
         size = number = 0
         for piece in pieces:
             size += len(piece)
@@ -233,17 +221,19 @@ class Response:
             self._spill += b"".join(pieces)
             pieces.clear()
 
-    @property
-    def is_taking(self) -> bool:
-        return self.take is not None
-
     def taken(self) -> bytes:
-        """All that is there, for whoever waits to `take` it: little, because nobody waits while anything is there."""
+        """All that is there."""
         pieces = self._pieces
+        if self._spill is not None:
+            taken = bytes(self._spill) + b"".join(pieces)
+            self._spill = None
+        else:
+            taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         self._buffered = 0
-        if len(pieces) == 1 and self._spill is None:
-            return pieces.pop()
-        return self._take()
+        if self._connection is not None:
+            self._connection.resume_reading()
+        return taken
 
     def expect_body(self) -> None:
         """The head was enough to wake the reader; from now on it takes a byte of the body."""
@@ -324,7 +314,7 @@ class Connection(Dialed, asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.deadline = 0.0
-        """Of who waits, on the loop's clock."""
+        """Of who waits, on the loop's clock; 0: who takes what comes has enough."""
         self._is_made = False
         self._read_paused = False
         self._write_paused = False
@@ -441,12 +431,10 @@ class Connection(Dialed, asyncio.BufferedProtocol):
                 self._waiter = None
                 waiter.set_exception(defect)
                 return
-            if not by:
-                response.take = None
-                self._wake()
-                return
             self.deadline = by
-            if by < self._timer_at or self._timer is None:
+            if not by:
+                self._wake()
+            elif by < self._timer_at or self._timer is None:
                 self._set_timer(by)
 
     def _set_timer(self, by: float) -> None:

@@ -260,12 +260,12 @@ def _answer(pieces: Sequence[bytes]) -> Outcome:
             break
         connection.data_received(piece)
         if response._buffered:
-            body += response._take()
+            body += response.taken()
     reusable = owner.reusable is True and not _wire.aborted
     if response.is_under_way:
         connection.eof_received()
     if response._buffered:
-        body += response._take()
+        body += response.taken()
     error = response.error
     assert error is None or isinstance(error, UpstreamError), error
     connection.connection_lost(None)

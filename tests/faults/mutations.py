@@ -263,8 +263,8 @@ MUTATIONS = [
     Mutation("a text is tried before it is believed", STREAMS, "        if self.only_text(payload.replace(quoted, b'\"other than %b' % quoted[1:])) != f\"other than {text}\":\n            return\n", "", "../gateway/dialects/test_repeated_events.py"),
     Mutation("an event that is known has a bound too", STREAMS, " and len(data) <= splitter.limit", "", "../gateway/dialects/test_repeated_events.py -k beyond_the_limit"),
     Mutation("who reads slowly is not written to at once", "gateway/http_cycle.py", "            or self.flow.write_paused\n", "", "../gateway/test_http_protocol.py -k at_once"),
-    Mutation("each piece that is handed on moves the limit", CONNECTION, "            self.deadline = by\n            if by", "            if by", "../gateway/upstream/test_hand_on.py -k each_piece"),
-    Mutation("a limit that moved meanwhile holds", CONNECTION, "                    by = connection.deadline\n", "", "../gateway/upstream/test_hand_on.py -k meanwhile"),
+    Mutation("each piece that is handed on moves the limit", CONNECTION, "            self.deadline = by\n            if not by", "            self.deadline = min(by, self.deadline)\n            if not by", "../gateway/upstream/test_hand_on.py -k each_piece"),
+    Mutation("a limit that moved meanwhile holds", CONNECTION, "                by = connection.deadline\n", "                by = connection.deadline and by\n", "../gateway/upstream/test_hand_on.py -k meanwhile"),
     Mutation("who is cancelled is handed nothing", CONNECTION, "        if take is None or waiter is None or waiter.done():\n", "        if take is None or waiter is None:\n", "../gateway/upstream/test_hand_on.py -k cancelled"),
 ]  # fmt: skip
 
